@@ -2,8 +2,8 @@
 //! requests and withdraws grants. Each request gets one response in its order, no copy crosses a
 //! page, no frame holds bytes that the guest did not send, and everything is released at the end.
 //!
-//! The queue may leave the ends of long packets in the guest's pages. Such frames are gathered, or
-//! leave by the same queue, and none of their requests gets a response before that.
+//! The queue may leave the ends of long packets in the guest's pages. Within the step such frames
+//! are completed, or leave by the same queue, and none of their requests has a response before.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ use ringway_datapath::{
     Budget, FrameBatch, FrameQueue, Gso, GsoKind, OffloadCaps, PortQueue, QueueCounters, QueueDown,
     Woken,
 };
-use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, body_pages, check_fresh, scribble};
+use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, end_pages, scribble};
 use ringway_fuzz::{Input, frames};
 use ringway_hypervisor::{Access, GrantTable};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
@@ -62,17 +62,16 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     waiting.drain(..).for_each(|frame| pool.recycle(frame));
-    guest.check_answered(&mut pool);
     drop(guest);
     assert_eq!(machine.loopback.holdings_of(HOST).mappings, 0, "a page is still mapped");
     pool.check_and_drop();
 });
 
-/// Gathers what is in the guest's pages, and drops frames whose ends cannot be read.
-fn gather(waiting: &mut FrameQueue, pool: &mut StalePool) {
+/// Completes what is in the guest's pages, and drops frames whose ends cannot be read.
+fn complete(waiting: &mut FrameQueue, pool: &mut StalePool) {
     for _ in 0..waiting.len() {
         let Some(mut frame) = waiting.pop_front() else { break };
-        match pool.pool.gather_lent(&mut frame) {
+        match pool.pool.complete(&mut frame) {
             Ok(()) => {
                 check_fresh(&frame);
                 waiting.push_back(frame);
@@ -183,9 +182,6 @@ impl<'m> Guest<'m> {
                 self.back.egress(waiting, &mut pool.pool)?;
             }
             13 => {
-                if self.is_lending && input.flag() {
-                    gather(waiting, pool);
-                }
                 self.back.arm()?;
                 self.back.woken(Woken::Unknown)?;
             }
@@ -193,7 +189,6 @@ impl<'m> Guest<'m> {
             _ => self.scribble(input),
         }
         self.take_responses();
-        self.check_lent(waiting);
         Ok(())
     }
 
@@ -296,26 +291,29 @@ impl<'m> Guest<'m> {
                 pool.recycle(frame);
             }
         }
-        outcome
+        self.take_responses();
+        self.check_lent(waiting);
+        let left = match outcome.is_ok() && input.flag() {
+            true => self.back.egress(waiting, &mut pool.pool),
+            false => Ok(()),
+        };
+        complete(waiting, pool);
+        outcome.and(left)?;
+        self.back.settle(&mut pool.pool)?;
+        pool.pool.end_loans();
+        assert_eq!(self.counters.totals().tx_unanswered, 0, "a response waits for no frame");
+        Ok(())
     }
 
     /// No request for a page that a frame refers to has a response.
     fn check_lent(&self, waiting: &FrameQueue) {
         let Some(expected) = &self.expected else { return };
-        for slot in waiting.iter().filter(|frame| frame.is_lent()).flat_map(body_pages) {
+        for slot in waiting.iter().filter(|frame| frame.is_lent()).flat_map(end_pages) {
             let ahead = (slot + SLOTS - self.next_answer) % SLOTS;
             assert!(
                 ahead < expected.tx.len(),
                 "slot {slot} has a response, and a frame refers to it"
             );
-        }
-    }
-
-    /// No response waits when no frame is left.
-    fn check_answered(&mut self, pool: &mut StalePool) {
-        if self.back.settle(&mut pool.pool).is_ok() {
-            assert_eq!(self.counters.totals().tx_unanswered, 0, "a response waits for no frame");
-            self.take_responses();
         }
     }
 

@@ -17,7 +17,7 @@ use ringway_datapath::{
     QueueCounters, QueueDown, Woken,
 };
 use ringway_fuzz::Input;
-use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, body_pages, check_fresh, scribble};
+use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, end_pages, check_fresh, scribble};
 use ringway_hypervisor::ForeignPage;
 use ringway_loopback::{LoopbackEvent, LoopbackGrants};
 use ringway_netfront::{Slabs, VifQueue};
@@ -179,7 +179,7 @@ impl Bench {
         for frame in batch {
             assert!(!frame.is_empty() && frame.len() <= frame.capacity());
             check_fresh(&frame);
-            match frame.body() {
+            match frame.end() {
                 Some(_) => self.held.push_back(frame),
                 None => pool.recycle(frame),
             }
@@ -192,7 +192,7 @@ impl Bench {
         let posted = self.ring_pages[1].pages().load(REQ_PROD, Ordering::Acquire);
         while self.posted != posted && !self.is_scribbled {
             let page = self.posted as usize % SLOTS;
-            let is_held = self.held.iter().flat_map(body_pages).any(|held| held == page);
+            let is_held = self.held.iter().flat_map(end_pages).any(|held| held == page);
             assert!(!is_held, "page {page} is posted while a frame is in it");
             self.posted = self.posted.wrapping_add(1);
         }
@@ -202,7 +202,7 @@ impl Bench {
     fn release(&mut self, input: &mut Input<'_>, pool: &mut StalePool) {
         let chosen = input.below(self.held.len());
         let Some(mut frame) = self.held.remove(chosen) else { return };
-        frame.linearize().expect("the pages are the guest's own");
+        pool.pool.complete(&mut frame).expect("the pages are the guest's own");
         check_fresh(&frame);
         pool.recycle(frame);
     }
@@ -211,14 +211,14 @@ impl Bench {
     fn stow(&mut self, frame: &mut Frame) {
         let end = frame.len().saturating_sub(MIDDLE_LEN);
         let Some((_, page_pool)) = self.slabs.as_mut().filter(|_| end > 0) else { return };
-        let Some(mut body) = page_pool.take() else { return };
-        let first = SLOTS + body.pieces()[0].at / PAGE_SIZE;
-        let ids = first..first + body.len() / PAGE_SIZE;
+        let Some(mut pages) = page_pool.take() else { return };
+        let first = SLOTS + pages.pieces()[0].at / PAGE_SIZE;
+        let ids = first..first + pages.len() / PAGE_SIZE;
         let is_outstanding = self.tx_ids.iter().any(|id| ids.contains(&usize::from(*id)));
         assert!(!is_outstanding || self.is_scribbled, "a slab is taken while it is sent");
-        body.truncate(end);
+        pages.truncate(end);
         frame.set_len(MIDDLE_LEN);
-        frame.set_body(body);
+        frame.set_end(pages);
     }
 
     /// Writes anything anywhere into a ring page.

@@ -231,7 +231,7 @@ fn take_frames(
         leaving.drain(..).for_each(|frame| pool.recycle(frame));
     }
     for mut frame in batch.drain(..) {
-        pool.pool.gather(&mut frame).expect("the guest's memory is there");
+        pool.pool.complete(&mut frame).expect("the guest's memory is there");
         // A checksum that is completed here may have any value.
         if !features.has(VIRTIO_NET_F_CSUM) {
             check_fresh(&frame);

@@ -114,9 +114,7 @@ impl StalePool {
 
     /// Takes a frame back, and makes it stale.
     pub fn recycle(&mut self, mut frame: Frame) {
-        // Nothing else takes an end that is on loan away.
-        let _ = self.pool.gather_lent(&mut frame);
-        frame.take_body();
+        frame.take_end();
         frame.set_len(frame.capacity());
         frame.bytes_mut().fill(STALE);
         self.pool.recycle(frame);
@@ -132,9 +130,9 @@ impl StalePool {
     }
 }
 
-/// The pages that a frame's body is in, counted from the start of its run of pages.
-pub fn body_pages(frame: &Frame) -> impl Iterator<Item = usize> + '_ {
-    let pieces = frame.body().into_iter().flat_map(|body| body.pieces());
+/// The pages that a frame's end is in, counted from the start of its run of pages.
+pub fn end_pages(frame: &Frame) -> impl Iterator<Item = usize> + '_ {
+    let pieces = frame.end().into_iter().flat_map(|end| end.pieces());
     pieces.flat_map(|piece| piece.at / PAGE_SIZE..(piece.at + piece.len).div_ceil(PAGE_SIZE))
 }
 

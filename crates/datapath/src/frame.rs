@@ -5,7 +5,7 @@
 //! worker; the pools of one process share a [`PoolBudget`], which bounds their memory and returns
 //! buffers when traffic flows in one direction only, from one worker to another.
 //!
-//! The end of a long frame may still be in pages shared with a peer: see [`Body`]. The frame's
+//! The end of a long frame may still be in pages shared with a peer: see [`End`]. The frame's
 //! buffer always has room for these bytes, so they can be copied at any time.
 
 mod loan;
@@ -22,10 +22,10 @@ use crossbeam_queue::ArrayQueue;
 use ringway_wire::PAGE_SIZE;
 
 use crate::headers::{Headers, parse_head};
-use crate::{Body, DropReason, FrameVlan, Offload};
+use crate::{End, FrameVlan, Offload};
 
-pub use loan::{Lender, LentEnd, LoanUse};
-use loan::{Loan, Loans};
+pub use loan::LoanUse;
+use loan::Loans;
 
 /// The most frames that one call of a port moves.
 pub const BATCH: usize = 64;
@@ -55,11 +55,10 @@ const LARGE_SPACE: usize = LARGE_LEN + PAGE_SIZE;
 #[derive(Debug)]
 #[repr(C)]
 struct Space<Bytes: ?Sized = [u8]> {
-    /// What follows the bytes in the buffer; only in large buffers.
-    body: Option<Body>,
-    /// Where the frame's end is if it is on loan.
-    loan: Loan,
-    /// Bytes at the end of the frame that are not in the buffer: of its body, or on loan.
+    /// What follows the bytes in the buffer, if `end_len` is not 0; otherwise it may be what an
+    /// earlier frame was lent.
+    end: Option<End>,
+    /// Bytes at the end of the frame that are not in the buffer.
     end_len: usize,
     /// Where the frame begins; 0 except in large buffers.
     start: usize,
@@ -93,8 +92,7 @@ type Buffer = Box<Space>;
 impl Space {
     fn boxed<const LEN: usize>() -> Buffer {
         Box::new(Space {
-            body: None,
-            loan: Loan::default(),
+            end: None,
             end_len: 0,
             start: 0,
             metadata: Metadata::default(),
@@ -182,8 +180,14 @@ impl Frame {
         self.len = len;
     }
 
-    /// The frame's bytes in its buffer: those before its [body](Frame::body), or before what is on
-    /// loan, if there is such an end.
+    /// Removes the last `count` of the bytes in the frame's buffer; its end, if it has one, follows
+    /// those that are left.
+    pub(crate) fn shorten_head(&mut self, count: usize) {
+        assert!(count <= self.bytes().len(), "a head of {} bytes", self.bytes().len());
+        self.len -= count;
+    }
+
+    /// The frame's bytes in its buffer: those before its [end](Frame::end), if it has one.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let Space { end_len, start, metadata, bytes, .. } = &*self.space;
@@ -198,74 +202,10 @@ impl Frame {
     }
 
     /// Where the frame's headers are, as [`parse`](crate::headers::parse) finds them; if the frame
-    /// has a body, only headers before the body are found.
+    /// has an end, only headers before it are found.
     #[inline]
     pub fn headers(&self) -> Option<Headers> {
         parse_head(self.bytes(), self.len)
-    }
-
-    /// The frame's last bytes, if they are still in pages and not in its buffer.
-    #[inline]
-    pub fn body(&self) -> Option<&Body> {
-        match self.space.end_len {
-            0 => None,
-            _ => self.space.body.as_ref(),
-        }
-    }
-
-    /// Appends bytes that stay in pages.
-    ///
-    /// # Panics
-    /// If the buffer is not a large one or lacks room for the whole body, or if the frame has a
-    /// body already.
-    pub fn set_body(&mut self, body: Body) {
-        let len = self.len + body.len();
-        assert!(len <= self.capacity() && self.is_complete(), "a body of {len} bytes");
-        assert!(self.is_large(), "a body in a short buffer");
-        self.space.end_len = body.len();
-        self.space.body = (!body.is_empty()).then_some(body);
-        self.len = len;
-    }
-
-    /// Removes the frame's body; the bytes before it remain.
-    #[inline]
-    pub fn take_body(&mut self) -> Option<Body> {
-        // Most frames have none, and it would be moved: see "Structs that stall" in HACKING.md.
-        self.body()?;
-        let body = self.space.body.take()?;
-        self.space.end_len = 0;
-        self.len -= body.len();
-        Some(body)
-    }
-
-    /// Whether the frame's end is on loan, or in pages that a peer has
-    /// [lent](crate::Pages::are_lent).
-    #[inline]
-    pub fn is_lent(&self) -> bool {
-        !self.is_complete() && self.space.body.as_ref().is_none_or(|body| body.pages().are_lent())
-    }
-
-    /// Copies the frame's body, if it has one, into its buffer, which always has room for it.
-    ///
-    /// # Errors
-    /// Why the body cannot be read. The frame must be dropped: it has lost its body. An end on loan
-    /// can only be read by [`FramePool::gather`].
-    #[inline]
-    pub fn linearize(&mut self) -> Result<(), DropReason> {
-        if self.is_complete() { Ok(()) } else { self.gather_body() }
-    }
-
-    /// A function of its own, to keep the path of frames without a body short.
-    #[cold]
-    fn gather_body(&mut self) -> Result<(), DropReason> {
-        let body = self.take_body().ok_or(DropReason::GrantCopy)?;
-        let head_len = self.len;
-        self.len += body.len();
-        let gathered = body.copy_to(&mut self.bytes_mut()[head_len..]);
-        if gathered.is_err() {
-            self.len = head_len;
-        }
-        gathered
     }
 
     fn is_large(&self) -> bool {
@@ -500,7 +440,7 @@ impl FramePool {
             SMALL_LEN => self.small.put(buffer, &budget.small),
             MIDDLE_LEN => self.middle.put(buffer, &budget.middle),
             _ => {
-                buffer.body = None;
+                buffer.end = None;
                 self.large.put(buffer, &budget.large)
             }
         };

@@ -7,9 +7,9 @@
 
 extern crate alloc;
 
-mod body;
 pub mod checksum;
 mod counters;
+mod end;
 mod form;
 mod frame;
 pub mod headers;
@@ -28,12 +28,12 @@ mod times;
 pub mod vlan;
 pub mod vnet;
 
-pub use body::{Body, PIECES_MAX, PagePool, Pages, Piece};
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
+pub use end::{End, Ends, Lender, PIECES_MAX, PagePool, Pages, Piece};
 pub use form::FrameForm;
 pub use frame::{
-    BATCH, BODY_LEN_MAX, FlowHash, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, Lender,
-    LentEnd, LoanUse, MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
+    BATCH, BODY_LEN_MAX, FlowHash, Frame, FrameBatch, FramePool, FrameQueue, LARGE_LEN, LoanUse,
+    MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
 pub use pending::Pending;

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::{BATCH, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
+use crate::{BATCH, Ends, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending};
 
 /// What a queue gives, or why it can no longer be used.
 pub type Result<T = (), E = QueueDown> = core::result::Result<T, E>;
@@ -186,18 +186,15 @@ pub struct QueueTraits {
     pub probe: Probe,
     /// The interval at which a backlog is retried, if no event reports room.
     pub retry: Option<Duration>,
-    /// Whether frames whose end is in pages ([`Body`](crate::Body)) may leave by this queue.
-    pub takes_bodies: bool,
-    /// Whether frames whose end is on loan ([`Frame::lend`](crate::Frame::lend)) may leave by this
-    /// queue.
-    pub takes_loans: bool,
+    /// The [ends](crate::End) of frames that may leave by this queue. Others are completed first.
+    pub takes: Ends,
 }
 
 impl QueueTraits {
     /// Of a queue in memory that reports room by events. Frames leave it in one piece.
     pub const fn in_memory(caps: OffloadCaps) -> QueueTraits {
         let probe = Probe::Memory;
-        QueueTraits { caps, probe, retry: None, takes_bodies: false, takes_loans: false }
+        QueueTraits { caps, probe, retry: None, takes: Ends::NONE }
     }
 }
 

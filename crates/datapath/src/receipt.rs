@@ -1,7 +1,7 @@
 //! When pages may be used again: once no frame refers to them.
 //!
-//! A [`Body`](crate::Body) carries a [`Receipt`]. Dropping it, wherever that happens, returns the
-//! receipt. So this module need not know the paths that a frame can take.
+//! An [`End`](crate::End) in our own pages carries a [`Receipt`]. Dropping it, wherever that
+//! happens, returns the receipt. So this module need not know the paths that a frame can take.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -10,7 +10,7 @@ use core::task::Waker;
 use crate::Pending;
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// Held by a body while a frame refers to its pages.
+/// Held by an end while a frame refers to its pages.
 #[derive(Debug)]
 pub struct Receipt(Arc<Place>);
 
@@ -28,7 +28,7 @@ impl Drop for Receipt {
     }
 }
 
-/// The receipts of one queue, by number. Allocated once, so that bodies do not allocate.
+/// The receipts of one queue, by number. Allocated once, so that ends do not allocate.
 #[derive(Debug)]
 pub struct Receipts(Box<[Arc<Place>]>);
 
@@ -56,7 +56,7 @@ impl Receipts {
     /// Hands a receipt out.
     ///
     /// # Panics
-    /// If a body still holds it, which is a bug.
+    /// If an end still holds it, which is a bug.
     pub fn issue(&self, number: usize) -> Receipt {
         let place = &self.0[number];
         assert!(!self.is_held(number), "a receipt is issued once at a time");
@@ -65,7 +65,7 @@ impl Receipts {
         Receipt(Arc::clone(place))
     }
 
-    /// Whether a body still holds a receipt.
+    /// Whether an end still holds a receipt.
     #[inline]
     pub fn is_held(&self, number: usize) -> bool {
         // Acquire: pairs with the holder's release.

@@ -36,13 +36,14 @@ pub fn prepare(
 ) -> Result<(), DropReason> {
     let done = match (frame.offload.gso, frame.offload.checksum) {
         (None, Checksum::Unverified | Checksum::Validated) => Ok(()),
-        (None, Checksum::Blank) => complete_for(&mut frame, caps),
+        (None, Checksum::Blank) => complete_for(&mut frame, caps, pool),
         (Some(gso), checksum) if takes_gso(caps, gso.kind) => match checksum {
             Checksum::Blank => Ok(()),
             Checksum::Unverified | Checksum::Validated => make_blank(&mut frame, gso.kind),
         },
         (Some(gso), _) => {
-            let segmented = frame.linearize().and_then(|()| segment(&frame, gso, caps, pool, out));
+            let completed = pool.complete(&mut frame);
+            let segmented = completed.and_then(|()| segment(&frame, gso, caps, pool, out));
             pool.recycle(frame);
             return segmented;
         }
@@ -140,11 +141,15 @@ fn takes_blank(caps: OffloadCaps, version: IpVersion) -> bool {
 }
 
 #[inline]
-fn complete_for(frame: &mut Frame, caps: OffloadCaps) -> Result<(), DropReason> {
+fn complete_for(
+    frame: &mut Frame,
+    caps: OffloadCaps,
+    pool: &mut FramePool,
+) -> Result<(), DropReason> {
     if caps.checksum_v4 && caps.checksum_v6 && !is_for_dhcp_client(frame) {
         return Ok(());
     }
-    frame.linearize()?;
+    pool.complete(frame)?;
     let headers = parse(frame.bytes()).ok_or(DropReason::BadOffload)?;
     if takes_blank(caps, headers.version) && !headers.is_for_dhcp_client(frame.bytes()) {
         return Ok(());

@@ -7,20 +7,13 @@ use crate::headers::{TPID_CUSTOMER, VLAN_TAG_LEN};
 use crate::vlan::TAG_AT;
 use crate::{DropReason, Frame, FramePool, Vid};
 
-/// Removes the outermost tag of a frame, which must have one.
-///
-/// # Errors
-/// Why the frame's end cannot be read: the frame must be dropped.
-pub fn remove_tag(frame: &mut Frame) -> Result<(), DropReason> {
-    frame.linearize()?;
+/// Removes the outermost tag of a frame, which must have one in its buffer.
+pub fn remove_tag(frame: &mut Frame) {
     let bytes = frame.bytes_mut();
-    let len = bytes.len();
-    if len < TAG_AT + VLAN_TAG_LEN {
-        return Ok(());
+    if bytes.len() >= TAG_AT + VLAN_TAG_LEN {
+        bytes.copy_within(TAG_AT + VLAN_TAG_LEN.., TAG_AT);
+        frame.shorten_head(VLAN_TAG_LEN);
     }
-    bytes.copy_within(TAG_AT + VLAN_TAG_LEN.., TAG_AT);
-    frame.set_len(len - VLAN_TAG_LEN);
-    Ok(())
 }
 
 /// Inserts a tag into a frame.
@@ -29,7 +22,7 @@ pub fn remove_tag(frame: &mut Frame) -> Result<(), DropReason> {
 /// The frame is back in `pool`: [`DropReason::TooLong`] if it would become longer than any buffer,
 /// [`DropReason::NoBuffer`] if the pool has no buffer for it, or why its end cannot be read.
 pub fn insert_tag(mut frame: Frame, vid: Vid, pool: &mut FramePool) -> Result<Frame, DropReason> {
-    if let Err(reason) = frame.linearize() {
+    if let Err(reason) = pool.complete(&mut frame) {
         pool.recycle(frame);
         return Err(reason);
     }
@@ -83,7 +76,7 @@ mod tests {
             assert_eq!(Tag::of(tagged.bytes()), Tag::Vlan(vid(4094)));
             assert_eq!((tagged.len(), &tagged.bytes()[..12]), (len + 4, &before[..12]));
             assert_eq!(&tagged.bytes()[16..], &before[12..]);
-            remove_tag(&mut tagged).expect("its bytes are in its buffer");
+            remove_tag(&mut tagged);
             assert_eq!(tagged.bytes(), before);
             pool.recycle(tagged);
         }

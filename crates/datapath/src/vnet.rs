@@ -11,7 +11,7 @@ use ringway_wire::vnet::{
 
 use crate::checksum::{complete_at, complete_parsed, set_pseudo};
 use crate::headers::{ETH_LEN, Headers, IpVersion, Transport, chunk, parse, parse_head};
-use crate::{Checksum, DropReason, Frame, Gso, GsoKind, Offload};
+use crate::{Checksum, DropReason, Frame, FramePool, Gso, GsoKind, Offload};
 
 /// Reads the pending work of a frame from the header before it. The frame changes only if the blank
 /// checksum is not a TCP or UDP one: that one is completed here, in software.
@@ -51,13 +51,17 @@ pub fn offload_from_vnet(hdr: &VirtioNetHdr, frame: &mut [u8]) -> Result<Offload
 /// # Errors
 /// As [`offload_from_vnet`].
 #[inline]
-pub fn offload_of(hdr: &VirtioNetHdr, frame: &mut Frame) -> Result<Offload, DropReason> {
-    if frame.body().is_some() {
+pub fn offload_of(
+    hdr: &VirtioNetHdr,
+    frame: &mut Frame,
+    pool: &mut FramePool,
+) -> Result<Offload, DropReason> {
+    if !frame.is_complete() {
         let is_gso = hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE;
         if let (true, Ok(offload)) = (is_gso, gso_from_vnet(hdr, frame.bytes(), frame.len())) {
             return Ok(offload);
         }
-        frame.linearize()?;
+        pool.complete(frame)?;
     }
     offload_from_vnet(hdr, frame.bytes_mut())
 }
@@ -109,15 +113,15 @@ pub fn vnet_from_offload(offload: &Offload, frame: &mut [u8]) -> Result<VirtioNe
 /// # Errors
 /// As [`vnet_from_offload`].
 #[inline]
-pub fn vnet_for_tap(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+pub fn vnet_for_tap(frame: &mut Frame, pool: &mut FramePool) -> Result<VirtioNetHdr, DropReason> {
     const VALIDATED: Offload = Offload { checksum: Checksum::Validated, gso: None };
     if frame.offload == VALIDATED {
-        return blank_if_validated(frame);
+        return blank_if_validated(frame, pool);
     }
     let (offload, len) = (frame.offload, frame.len());
     match vnet_from_head(&offload, frame.bytes_mut(), len) {
-        Err(_) if frame.body().is_some() => {
-            frame.linearize()?;
+        Err(_) if !frame.is_complete() => {
+            pool.complete(frame)?;
             vnet_from_offload(&offload, frame.bytes_mut())
         }
         made => made,
@@ -128,12 +132,12 @@ pub fn vnet_for_tap(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
 /// a DHCP client, as in [`prepare`](crate::segment::prepare), and where padding follows the packet:
 /// the receiver of a blank checksum adds up all bytes to the end of the frame.
 #[inline(never)]
-fn blank_if_validated(frame: &mut Frame) -> Result<VirtioNetHdr, DropReason> {
+fn blank_if_validated(frame: &mut Frame, pool: &mut FramePool) -> Result<VirtioNetHdr, DropReason> {
     match frame.headers() {
         Some(headers) if headers.transport.is_none() => Ok(VirtioNetHdr::default()),
         None => Ok(VirtioNetHdr::default()),
         Some(headers) if headers.end < frame.len() || headers.is_for_dhcp_client(frame.bytes()) => {
-            frame.linearize()?;
+            pool.complete(frame)?;
             complete_parsed(frame.bytes_mut(), &headers)?;
             Ok(VirtioNetHdr::default())
         }
@@ -379,7 +383,7 @@ mod tests {
             let mut frame = pool.take(bytes.len()).unwrap();
             frame.bytes_mut().copy_from_slice(bytes);
             frame.offload.checksum = Checksum::Validated;
-            let hdr = vnet_for_tap(&mut frame).unwrap();
+            let hdr = vnet_for_tap(&mut frame, &mut pool).unwrap();
             (hdr, frame.bytes().to_vec())
         };
         for is_tcp in [true, false] {

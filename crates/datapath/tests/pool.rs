@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use ringway_datapath::{Body, Frame, FramePool, Gso, GsoKind, Pages, PoolBudget, Receipts};
+use ringway_datapath::{End, Frame, FramePool, Gso, GsoKind, Pages, PoolBudget, Receipts};
 
 const BUDGET: usize = 4 << 20;
 const LARGE: usize = 60_000;
@@ -77,20 +77,20 @@ fn a_frame_with_very_short_segments_counts_as_the_work_of_all_segments() {
 }
 
 #[test]
-fn the_end_of_a_frame_is_gathered_and_its_pages_are_released() {
+fn the_end_of_a_frame_is_copied_and_its_pages_are_released() {
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let pages: Arc<dyn Pages> =
         Arc::new((0..20_000_u32).map(|n| n.to_le_bytes()[0]).collect::<Vec<u8>>());
     let receipts = Receipts::new(1, Waker::noop());
-    let mut body = Body::new(Arc::clone(&pages), receipts.issue(0));
+    let mut end = End::kept(Arc::clone(&pages), receipts.issue(0));
     assert!(
         [(100, 5000), (5100, 1000), (0, 50), (19_000, 900)]
             .iter()
-            .all(|(at, len)| body.push(*at, *len))
+            .all(|(at, len)| end.push(*at, *len))
     );
-    assert!(!body.push(0, 1), "it has three pieces, the first two of them joined");
-    body.truncate(6849);
-    assert_eq!((body.len(), body.pieces().len()), (6849, 3));
+    assert!(!end.push(0, 1), "it has three pieces, the first two of them joined");
+    end.truncate(6849);
+    assert_eq!((end.len(), end.pieces().len()), (6849, 3));
     let mut expected = vec![7; 64];
     for range in [100..6100, 0..50, 19_000..19_799] {
         expected.extend((range.start..range.end).map(|n: u32| n.to_le_bytes()[0]));
@@ -99,20 +99,20 @@ fn the_end_of_a_frame_is_gathered_and_its_pages_are_released() {
     let mut frame = pool.take(6913).expect("there is memory");
     frame.set_len(64);
     frame.bytes_mut().fill(7);
-    frame.set_body(body);
+    frame.set_end(end);
     assert_eq!((frame.len(), frame.bytes().len()), (6913, 64));
     assert!(receipts.is_held(0));
-    frame.linearize().expect("its pages are our own");
+    pool.complete(&mut frame).expect("its pages are our own");
     assert!(!receipts.is_held(0), "its pages may change again");
     assert_eq!(frame.bytes(), expected);
 
-    // Also if it is not gathered.
+    // Also if it is not copied.
     frame.set_len(64);
-    frame.set_body(Body::new(pages, receipts.issue(0)));
+    frame.set_end(End::kept(pages, receipts.issue(0)));
     pool.recycle(frame);
     assert!(!receipts.is_held(0));
     let mut frame = pool.take(5000).expect("there is memory");
-    frame.set_body(Body::new(Arc::new(Vec::new()), receipts.issue(0)));
+    frame.set_end(End::kept(Arc::new(Vec::new()), receipts.issue(0)));
     drop(frame);
     assert!(!receipts.is_held(0));
 }

@@ -205,7 +205,7 @@ impl<Q: PortQueue> Engine<Q> {
         if has_frames {
             router.forward(source, &mut self.batch, &self.verdicts);
             if !source.kept.is_empty() {
-                source.gather_kept(router.pool);
+                source.complete_kept(router.pool);
                 source.refund_kept(&mut self.shares);
             }
             if router.mirrored > 0 {
@@ -454,7 +454,7 @@ impl<Q: PortQueue> Engine<Q> {
         let Some(attached) = self.take_out(slot) else { return };
         if attached.source.has_lent {
             // The queue gives its peer's memory back below, before the round ends.
-            self.outboxes.gather_lent(&mut self.pool);
+            self.outboxes.complete_lent(&mut self.pool);
         }
         let (port_id, queue_index) = (attached.source.port_id, attached.source.queue_index);
         let queue = attached.into_queue(&mut self.pool);

@@ -69,7 +69,7 @@ impl<'a> Router<'a> {
             for mut frame in run {
                 if let Some(switch) = &mirroring {
                     // The mirror may have been set after the frame was inspected.
-                    if let Err(reason) = self.pool.gather(&mut frame) {
+                    if let Err(reason) = self.pool.complete(&mut frame) {
                         self.discard(frame, reason, source);
                         continue;
                     }
@@ -143,8 +143,8 @@ impl<'a> Router<'a> {
         if !self.has_long {
             return;
         }
-        let Some(has_body) = self.outboxes.note_long(to) else { return };
-        if has_body || source.long_to.is_some() {
+        let Some(has_end) = self.outboxes.note_long(to) else { return };
+        if has_end || source.long_to.is_some() {
             (source.long_to, source.sends_long) = (Some(to), true);
         }
     }
@@ -205,7 +205,7 @@ impl<'a> Router<'a> {
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
         };
-        if let Err(reason) = self.pool.gather(&mut frame) {
+        if let Err(reason) = self.pool.complete(&mut frame) {
             return self.discard(frame, reason, source);
         }
         let scope = switch.scope_of(source.port_id, &source.policy, &frame, verdict);
@@ -320,7 +320,9 @@ impl<'a> Router<'a> {
             return self.outboxes.enqueue(parcel, self.pool, &self.at);
         }
         // Only this engine knows when the source is detached.
-        if let Err(reason) = self.pool.gather_lent(&mut parcel.frame) {
+        let lent = parcel.frame.is_lent();
+        let completed = if lent { self.pool.complete(&mut parcel.frame) } else { Ok(()) };
+        if let Err(reason) = completed {
             self.discard(parcel.frame, reason, source);
         } else if let Err(frame) = self.mail(parcel, to.engine) {
             self.discard(frame, DropReason::InboxFull, source);
@@ -368,10 +370,7 @@ impl<'a> Router<'a> {
                 }
             },
             FrameVlan::Tagged(_) if !wants_tag => {
-                if let Err(reason) = remove_tag(&mut frame) {
-                    self.discard(frame, reason, source);
-                    return None;
-                }
+                remove_tag(&mut frame);
                 // An inner tag would become the frame's own: a station behind an untagged port
                 // would take it for a VLAN that the sender is not in.
                 if Tag::of(frame.bytes()) != Tag::None {

@@ -177,7 +177,7 @@ impl Outbox {
     #[inline(always)]
     fn add(&mut self, mut frame: Frame, pool: &mut FramePool, now: Instant) {
         if !frame.is_complete() && !self.takes_end_of(&frame) {
-            if let Err(reason) = pool.gather(&mut frame) {
+            if let Err(reason) = pool.complete(&mut frame) {
                 self.counters.dropped.count(reason, 1);
                 return pool.recycle(frame);
             }
@@ -200,11 +200,7 @@ impl Outbox {
 
     /// Whether a frame may leave with its end where it is.
     fn takes_end_of(&self, frame: &Frame) -> bool {
-        let is_taken = match frame.is_on_loan() {
-            true => self.traits.takes_loans,
-            false => self.traits.takes_bodies,
-        };
-        is_taken && self.capture.is_none()
+        self.traits.takes.has(frame.ends()) && self.capture.is_none()
     }
 
     /// Adds a frame that asks for something: as it is, or what it becomes.
@@ -259,7 +255,7 @@ impl Outbox {
             let bytes = before.bytes.saturating_sub(self.bytes);
             self.gauge.add_sent(share::cost_of(moved, bytes));
         }
-        self.gather_lent(pool);
+        self.complete_lent(pool);
         let left = self.waiting().frames;
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
         if self.has_given_up(now) {
@@ -347,32 +343,29 @@ impl Outbox {
             pool.recycle(frame);
         }
         // Frames that stay must not delay the responses to their senders.
-        self.for_each_waiting(pool, FramePool::gather);
+        self.complete_those(pool, |_| true);
         if self.waiting().frames == 0 {
             // Otherwise the next frame would join a queue that is not drained.
             self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
         }
     }
 
-    /// Gathers the frames that came since the last call of [`send`](Outbox::send), so that they do
-    /// not delay the responses to their senders.
-    fn gather_lent(&mut self, pool: &mut FramePool) {
+    /// Completes the frames that came since the last call of [`send`](Outbox::send), so that they
+    /// do not delay the responses to their senders.
+    fn complete_lent(&mut self, pool: &mut FramePool) {
         if std::mem::take(&mut self.has_lent) {
-            self.for_each_waiting(pool, FramePool::gather_lent);
+            self.complete_those(pool, Frame::is_lent);
         }
     }
 
-    /// Does something with each waiting frame, and drops those for which it fails.
-    fn for_each_waiting(
-        &mut self,
-        pool: &mut FramePool,
-        mut change: impl FnMut(&mut FramePool, &mut Frame) -> Result<(), DropReason>,
-    ) {
+    /// Completes some of the waiting frames, and drops those that cannot be read.
+    fn complete_those(&mut self, pool: &mut FramePool, are_meant: fn(&Frame) -> bool) {
         for queue in [&mut self.admitted, &mut self.frames] {
             for _ in 0..queue.len() {
                 let Some(mut frame) = queue.pop_front() else { break };
                 let len = frame.len();
-                match change(pool, &mut frame) {
+                let completed = if are_meant(&frame) { pool.complete(&mut frame) } else { Ok(()) };
+                match completed {
                     Ok(()) => queue.push_back(frame),
                     Err(reason) => {
                         self.bytes -= len;
@@ -457,7 +450,8 @@ impl Expected {
     ) {
         let takes_too_much = self.memory >= MEMORY_MIN && self.memory >= at.memory_max(pool);
         let is_full = self.frames.len() >= admission.mark().frames || takes_too_much;
-        if is_full || pool.gather_lent(&mut frame).is_err() {
+        let is_lost = frame.is_lent() && !is_full && pool.complete(&mut frame).is_err();
+        if is_full || is_lost {
             self.dropped += 1;
             return pool.recycle(frame);
         }
@@ -504,11 +498,11 @@ impl Outboxes {
         &self.slots
     }
 
-    /// Gathers every frame whose end is lent.
-    pub(crate) fn gather_lent(&mut self, pool: &mut FramePool) {
+    /// Completes every frame whose end is lent.
+    pub(crate) fn complete_lent(&mut self, pool: &mut FramePool) {
         for slot in &mut self.slots {
             if let OutboxSlot::Here(outbox) = slot {
-                outbox.gather_lent(pool);
+                outbox.complete_lent(pool);
             }
         }
     }

@@ -60,7 +60,7 @@ pub(crate) struct Source<Q> {
     /// Turns since it last had a frame.
     empty_turns: u32,
     /// Whether it took in frames in this round that its peer waits for until they have left or are
-    /// gathered.
+    /// completed.
     pub(crate) has_lent: bool,
     /// The queue of this engine that its last long frame went to, once one had its end in pages.
     pub(crate) long_to: Option<SlotId>,
@@ -393,7 +393,7 @@ impl<Q: PortQueue> Source<Q> {
 
     /// Finds the destination of each incoming frame: one verdict each.
     fn classify(&mut self, context: &mut EngineParts<'_>) {
-        self.gather_inspected(context);
+        self.complete_inspected(context);
         let EngineParts { batch, verdicts, now, ticks, .. } = context;
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
         match &self.forwarding {
@@ -417,14 +417,14 @@ impl<Q: PortQueue> Source<Q> {
         }
     }
 
-    /// Gathers the frames that are inspected as a whole, and drops those that cannot be read.
-    fn gather_inspected(&mut self, context: &mut EngineParts<'_>) {
+    /// Completes the frames that are inspected as a whole, and drops those that cannot be read.
+    fn complete_inspected(&mut self, context: &mut EngineParts<'_>) {
         let batch = &mut *context.batch;
         let mut index = 0;
         while let Some(frame) = batch.get_mut(index) {
             self.has_lent |= frame.is_lent();
             if !frame.is_complete() && !self.may_keep_end(frame) {
-                if let Err(reason) = context.pool.gather(frame) {
+                if let Err(reason) = context.pool.complete(frame) {
                     self.count_drop(reason);
                     context.pool.recycle(batch.remove(index));
                     continue;
@@ -447,12 +447,13 @@ impl<Q: PortQueue> Source<Q> {
         self.capture.is_none() && !has_other_readers && self.policy.accepts_head_of(frame)
     }
 
-    /// Gathers the lent ends of the kept frames, so that the queue can respond to its guest, and
-    /// drops those that cannot be read.
-    pub(crate) fn gather_kept(&mut self, pool: &mut FramePool) {
+    /// Completes the kept frames whose ends are lent, so that the queue can respond to its guest,
+    /// and drops those that cannot be read.
+    pub(crate) fn complete_kept(&mut self, pool: &mut FramePool) {
         let mut index = 0;
         while let Some((frame, _)) = self.kept.get_mut(index) {
-            let Err(reason) = pool.gather_lent(frame) else {
+            let completed = if frame.is_lent() { pool.complete(frame) } else { Ok(()) };
+            let Err(reason) = completed else {
                 index += 1;
                 continue;
             };

@@ -1,7 +1,7 @@
 //! What the guest receives: frames become rx slots.
 //!
 //! A frame is packed into as few of the guest's pages as possible: its own bytes from its buffer,
-//! and a body that another guest has lent from that guest's pages. If it has pending segmentation,
+//! and an end that another guest has lent from that guest's pages. If it has pending segmentation,
 //! or was steered by the guest's own hash, extras take the slots after the first
 //! (`netif.h:slot-order`). A frame is begun only when enough pages are posted for all of it.
 
@@ -9,8 +9,7 @@ use std::io;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Body, Checksum, DropReason, FlowHash, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown,
-    Result,
+    Checksum, DropReason, End, FlowHash, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown, Result,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus, PageCopy,
@@ -34,13 +33,13 @@ const SLOTS_A_FRAME_MAX: usize = LARGE_LEN.div_ceil(PAGE_SIZE) + 2;
 // not a limit: a batch, the rest follows
 pub(crate) const PAGE_COPIES_MAX: usize = 2 * RX_RING_SLOTS;
 
-/// How bodies leave that other guests have lent.
+/// How ends leave that other guests have lent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bodies {
+enum Leaving {
     /// From page to page, by copies that are planned.
     InPages,
-    /// All are gathered first.
-    Gathered,
+    /// From the frame's buffer: each frame is completed first.
+    Completed,
 }
 
 impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
@@ -52,8 +51,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let slots_max = from.len().saturating_mul(SLOTS_A_FRAME_MAX).min(RX_RING_SLOTS);
         let posted = &mut self.scratch.rx_requests[..slots_max];
         let (taken, _) = self.rx.peek_requests(posted).map_err(QueueDown::peer)?;
-        let used = self.plan_leaving(Bodies::InPages, taken, from, pool);
-        let given = match self.copy_bodies(taken, used, from, pool) {
+        let used = self.plan_leaving(Leaving::InPages, taken, from, pool);
+        let given = match self.copy_ends(taken, used, from, pool) {
             Ok(used) => self.copy_and_respond(used),
             Err(error) => Err(error.into()),
         };
@@ -65,11 +64,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         given
     }
 
-    /// Copies the bodies that are in pages of other guests. If one of these copies fails, whichever
-    /// guest is to blame, all are gathered, the frames whose pages cannot be read are dropped, and
-    /// the others are planned again, with the next ones in the slots of what was dropped. Returns
-    /// the slots that are used.
-    fn copy_bodies(
+    /// Copies the ends that are in pages of other guests. If one of these copies fails, whichever
+    /// guest is to blame, all frames are completed, those whose pages cannot be read are dropped,
+    /// and the others are planned again, with the next ones in the slots of what was dropped.
+    /// Returns the slots that are used.
+    fn copy_ends(
         &mut self,
         taken: usize,
         used: usize,
@@ -82,12 +81,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         }
         self.memory.copy_between_peers(self.peer, copies)?;
         if copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
-            let bodies = self.scratch.leaving.iter().filter_map(Frame::body);
-            bodies.filter_map(lent_pages::<M>).for_each(LentPages::count_lent);
+            self.scratch.leaving.iter().for_each(|frame| pool.count_copied(frame));
             return Ok(used);
         }
         while let Some(mut frame) = self.scratch.leaving.pop() {
-            match frame.linearize() {
+            match pool.complete(&mut frame) {
                 Ok(()) => from.push_front(frame),
                 Err(reason) => {
                     self.counters.dropped.count(reason, 1);
@@ -95,7 +93,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 }
             }
         }
-        Ok(self.plan_leaving(Bodies::Gathered, taken, from, pool))
+        Ok(self.plan_leaving(Leaving::Completed, taken, from, pool))
     }
 
     fn copy_and_respond(&mut self, used: usize) -> Result {
@@ -111,7 +109,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// that they use.
     fn plan_leaving(
         &mut self,
-        bodies: Bodies,
+        leaving: Leaving,
         taken: usize,
         from: &mut FrameQueue,
         pool: &mut FramePool,
@@ -138,8 +136,9 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             }
             let (own, others) = posted.split_at(slots);
             let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
-            if !plan_page_copies::<M>(bodies, &frame, (own, extras), &mut scratch.page_copies) {
-                if let Err(reason) = frame.linearize() {
+            let copies = &mut scratch.page_copies;
+            if !plan_page_copies::<M>(leaving, &frame, (own, extras), pool, copies) {
+                if let Err(reason) = pool.complete(&mut frame) {
                     self.counters.dropped.count(reason, 1);
                     pool.recycle(frame);
                     continue;
@@ -277,35 +276,38 @@ fn copy_of(frame: &Frame, page: usize, request: &RxRequest, local: u16) -> Grant
     }
 }
 
-/// The copies of a body that another guest has lent, each within one page of both guests. False if
-/// the frame has such a body and it must be gathered: all are, there is no room for the copies, or
+/// The copies of an end that another guest has lent, each within one page of both guests. False if
+/// the frame has such an end and must be completed: all are, there is no room for the copies, or
 /// the memory is not of our kind.
 #[inline]
 fn plan_page_copies<M: 'static>(
-    bodies: Bodies,
+    leaving: Leaving,
     frame: &Frame,
     slots: (&[RxRequest], usize),
+    pool: &FramePool,
     copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
 ) -> bool {
-    let is_planned = |body| bodies == Bodies::InPages && plan_body::<M>(frame, body, slots, copies);
-    frame.body().is_none_or(is_planned)
+    frame.end().is_none_or(|end| {
+        let lent = pool.pages_of(end).and_then(|pages| pages.memory().downcast_ref());
+        leaving == Leaving::InPages && plan_end::<M>(frame, end, lent, slots, copies)
+    })
 }
 
 #[inline(never)]
-fn plan_body<M: 'static>(
+fn plan_end<M: 'static>(
     frame: &Frame,
-    body: &Body,
+    frame_end: &End,
+    lent: Option<&LentPages<M>>,
     (slots, extras): (&[RxRequest], usize),
     copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
 ) -> bool {
-    let lent = lent_pages::<M>(body);
     // A copy ends where a page of either guest ends, or a piece.
-    let copies_max = 2 * body.len().div_ceil(PAGE_SIZE) + 2 * body.pieces().len();
+    let copies_max = 2 * frame_end.len().div_ceil(PAGE_SIZE) + 2 * frame_end.pieces().len();
     let Some(lent) = lent.filter(|_| copies_max <= copies.remaining_capacity()) else {
         return false;
     };
     let mut to = frame.bytes().len();
-    for piece in body.pieces() {
+    for piece in frame_end.pieces() {
         let (mut at, end) = (piece.at, piece.at + piece.len);
         while at < end {
             let left_in_pages = PAGE_SIZE - (at % PAGE_SIZE).max(to % PAGE_SIZE);
@@ -324,11 +326,6 @@ fn plan_body<M: 'static>(
         }
     }
     true
-}
-
-/// The pages of another guest that a body is in; `None` if it is not lent, or by other memory.
-fn lent_pages<M: 'static>(body: &Body) -> Option<&LentPages<M>> {
-    body.pages().memory().downcast_ref()
 }
 
 fn in_page(at: usize) -> u16 {

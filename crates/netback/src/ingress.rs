@@ -1,13 +1,13 @@
 //! What the guest transmits: tx slots become frames.
 //!
 //! One call is one pass through six phases, each over the whole batch: take the slots by value,
-//! plan packets and copies (no side effects), copy, respond to each slot, publish, drop failed
-//! frames.
+//! plan packets and copies (no side effects), copy, drop failed frames, respond to each slot,
+//! publish.
 
 use arrayvec::ArrayVec;
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
-    BATCH, Body, Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, Gso, Offload,
+    BATCH, Budget, Checksum, DropReason, End, Frame, FrameBatch, FramePool, Gso, Offload,
     QueueDown, Result,
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
@@ -19,8 +19,7 @@ use ringway_wire::netif::{
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::lending::{BODY_LEN_MIN, HEAD_LEN_MIN, Lending};
-use crate::unanswered::{Unanswered, place};
+use crate::lending::{END_LEN_MIN, HEAD_LEN_MIN, Lending, place};
 use crate::{Scratch, TxFault, VifQueue};
 
 /// Slots read in one call: a batch of one-slot packets, or a few large ones, and always at
@@ -53,7 +52,6 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         pool: &mut FramePool,
         into: &mut FrameBatch,
     ) -> Result {
-        self.respond_to_returned()?;
         let (taken, waiting) =
             self.tx.peek_requests(&mut self.scratch.tx_requests).map_err(QueueDown::peer)?;
         if taken == 0 {
@@ -70,14 +68,17 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             return Err(error.into());
         }
         self.judge_copies();
-        match self.must_defer(&into[first_frame..]) {
-            false => self.push_tx_responses(),
-            true => self.defer_responses(),
-        }
-        let notified = self.publish_responses();
-        // Even if the event could not be sent, a frame that was not filled must not be forwarded.
+        // A frame that was not filled must not be forwarded, even if no event can be sent.
         self.drop_failed(first_frame, pool, into);
-        notified?;
+        match self.must_defer(&into[first_frame..]) {
+            true => self.defer_responses(),
+            false => {
+                self.push_tx_responses();
+                self.publish_responses()?;
+                // Lent frames may have been dropped.
+                self.lending.iter_mut().for_each(|lending| lending.end(pool));
+            }
+        }
         planned.map_err(QueueDown::peer)
     }
 
@@ -105,13 +106,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 let at = self.tx.consumer();
                 let Some(parsed) = parse_long(first, rest, taken == waiting, at)? else { break };
                 let slots = &rest[..parsed.slots];
-                let lend = |total| match (&mut self.lending, &self.unanswered) {
-                    (Some(lending), Some(unanswered)) if is_long(total) => {
-                        lend(lending, unanswered, slots, &parsed, total, at)
-                    }
-                    _ => None,
-                };
-                plan.add_long(slots, &parsed, lend)
+                plan.add_long(slots, &parsed, self.lending.as_mut(), at)
             } else {
                 plan.add_short(first)?
             };
@@ -149,26 +144,34 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
 
     /// Whether the responses of a batch must wait: for its frames, or behind others.
     fn must_defer(&self, frames: &[Frame]) -> bool {
-        self.unanswered
-            .as_ref()
-            .is_some_and(|unanswered| unanswered.len() > 0 || frames.iter().any(Frame::is_lent))
+        self.lending.as_ref().is_some_and(|lending| {
+            !lending.unanswered.is_empty() || frames.iter().any(Frame::is_lent)
+        })
     }
 
-    /// Keeps the responses until the frames no longer refer to the guest's pages.
+    /// Keeps the responses until the frames no longer refer to the guest's pages: within the round.
+    ///
+    /// If a backend ends before it has responded to a request, the next backend serves the request
+    /// again: such a frame may leave twice but is never lost.
     fn defer_responses(&mut self) {
-        let Some(unanswered) = &mut self.unanswered else { return };
+        let Some(lending) = &mut self.lending else { return };
         let scratch = &*self.scratch;
+        let unanswered = &mut lending.unanswered;
         responses(&scratch.tx_requests, &scratch.packets, |response| unanswered.push(response));
         self.counters.set_tx_unanswered(widen(unanswered.len()));
     }
 
-    /// Responds to the oldest packets, up to the first whose frame still refers to its pages.
-    pub(crate) fn respond_to_returned(&mut self) -> Result {
-        let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
-        while let Some(response) = unanswered.pop(self.tx.consumer()) {
+    /// Responds to what waited for frames: none refers to the guest's pages any more.
+    pub(crate) fn settle_responses(&mut self, pool: &FramePool) -> Result {
+        let Some(lending) = &mut self.lending else { return Ok(()) };
+        lending.end(pool);
+        if lending.unanswered.is_empty() {
+            return Ok(());
+        }
+        for response in lending.unanswered.drain(..) {
             self.tx.push_response(response);
         }
-        self.counters.set_tx_unanswered(widen(unanswered.len()));
+        self.counters.set_tx_unanswered(0);
         self.publish_responses()
     }
 
@@ -250,22 +253,24 @@ impl Plan<'_> {
         Ok(Some(1))
     }
 
-    /// Adds a packet of these slots. `lend` takes the packet's length, and returns the length of
-    /// its head and its body, if that stays in the guest's pages.
-    fn add_long(
+    /// Adds a packet of these slots, of which the first has the index `first`.
+    fn add_long<M>(
         &mut self,
         slots: &[TxRequest],
         parsed: &Parsed,
-        lend: impl FnOnce(u16) -> Option<(usize, Body)>,
+        lending: Option<&mut Lending<M>>,
+        first: u32,
     ) -> Option<usize> {
         let mut copies = 0;
         if let Ok(total) = parsed.total {
             let mut frame = self.pool.take(usize::from(total))?;
             frame.offload = parsed.offload;
-            let in_head = match lend(total) {
-                Some((head_len, body)) => {
+            let lending = lending.filter(|_| is_long(total));
+            let lent = lending.and_then(|it| lend(it, slots, parsed, total, first, self.pool));
+            let in_head = match lent {
+                Some((head_len, end)) => {
                     frame.set_len(head_len);
-                    frame.set_body(body);
+                    frame.set_end(end);
                     head_len
                 }
                 None => {
@@ -455,23 +460,23 @@ fn plan_copies<'a>(
 }
 
 fn is_long(total: u16) -> bool {
-    usize::from(total) >= HEAD_LEN_MIN + BODY_LEN_MIN
+    usize::from(total) >= HEAD_LEN_MIN + END_LEN_MIN
 }
 
-/// The length of the head and the body of a long packet, whose first slot has this index; `None` if
+/// The length of the head and the end of a long packet, whose first slot has this index; `None` if
 /// it should be copied as a whole. The head ends with a slot.
 fn lend<M>(
     lending: &mut Lending<M>,
-    unanswered: &Unanswered,
     slots: &[TxRequest],
     parsed: &Parsed,
     total: u16,
     first: u32,
-) -> Option<(usize, Body)> {
+    pool: &mut FramePool,
+) -> Option<(usize, End)> {
     if !lending.is_worthwhile() {
         return None;
     }
-    let mut body = lending.body(unanswered.issue(first));
+    let mut end = lending.end_for(pool);
     let mut head_len = 0;
     let numbers = (0..slots.len()).filter(|slot| !parsed.is_extra(*slot));
     for (number, (slot, len)) in numbers.zip(data_lens(slots, parsed, total)) {
@@ -480,11 +485,11 @@ fn lend<M>(
             continue;
         }
         let index = first.wrapping_add(u32::try_from(number).expect("a ring is small"));
-        if !lending.push(&mut body, place(index), slot, len) {
+        if !lending.push(&mut end, place(index), slot, len) {
             return None;
         }
     }
-    (body.len() >= BODY_LEN_MIN).then_some((head_len, body))
+    (end.len() >= END_LEN_MIN).then_some((head_len, end))
 }
 
 /// The data slots of a packet, each with its number of bytes.

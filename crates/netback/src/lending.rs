@@ -2,105 +2,110 @@
 //! guest that receives them.
 //!
 //! The start of such a packet is copied as always, and only the copy is inspected. The rest becomes
-//! the frame's [`Body`], which refers to the grants of its slots. If the frame leaves by another
-//! vif in the same round, its body is copied from page to page; otherwise it is gathered
-//! (`Frame::linearize`). The slots have their responses when the frame no longer refers to them.
+//! the frame's [`End`], which refers to the grants of its slots. If the frame leaves by another vif
+//! in the same round, its end is copied from page to page; otherwise the frame is completed
+//! (`FramePool::complete`). The slots have their responses at the end of the round.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
-use ringway_datapath::{Body, DropReason, Pages, QueueCounters, Receipt};
+use ringway_datapath::{DropReason, End, Ends, FramePool, Lender, LoanUse, Pages, QueueCounters};
 use ringway_hypervisor::{ForeignMemory, GrantCopy, GrantStatus};
-use ringway_wire::netif::{TX_RING_SLOTS, TxRequest};
+use ringway_wire::netif::{TX_RING_SLOTS, TxRequest, TxResponse};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
 /// Bytes that a packet must have after its head to be lent: for fewer, a second call costs more
 /// than a second copy.
-pub(crate) const BODY_LEN_MIN: usize = 2 * PAGE_SIZE;
+pub(crate) const END_LEN_MIN: usize = 2 * PAGE_SIZE;
 /// The fewest bytes of a packet that are copied at once. No honest TCP segment has longer headers.
 pub(crate) const HEAD_LEN_MIN: usize = 256;
-/// Long packets that are copied as a whole after one had to be gathered: those behind it are likely
-/// to go the same way, and gathering costs a call for each.
+/// Long packets that are copied as a whole after a round in which one had to be completed: those
+/// behind it are likely to go the same way, and completing costs a call for each.
 const PAUSE: u32 = 64;
-/// Copies of one call that gathers a body.
+/// Copies of one call that completes a frame.
 const COPIES_PER_CALL: usize = 16;
 
 /// What a queue needs to lend its guest's pages to frames.
 pub(crate) struct Lending<M> {
     pages: Arc<LentPages<M>>,
-    /// The pages, in the form that bodies refer to.
+    /// The pages, in the form that ends refer to.
     as_pages: Arc<dyn Pages>,
+    /// Their number in the pool, once something was lent in this round.
+    lender: Option<Lender>,
+    /// Responses that wait for the end of the round, in ring order.
+    pub(crate) unanswered: Vec<TxResponse>,
     /// Long packets to be copied as a whole.
     pause: u32,
+    counters: Arc<QueueCounters>,
 }
 
 /// The pages of a tx ring's slots as one run of bytes, in which those of slot n begin at n pages.
 pub(crate) struct LentPages<M> {
     peer: DomId,
     grefs: [AtomicU32; TX_RING_SLOTS],
-    was_gathered: AtomicBool,
-    /// Counters of the queue, whose thread is the only one with frames that have these pages.
-    counters: Arc<QueueCounters>,
-    /// The handle for gathering: a caller that gathers takes it, and puts it back. Only the queue's
-    /// own thread has frames with these pages, so it is always there, and no caller waits.
+    /// The handle for completing frames: a caller takes it, and puts it back. Only the queue's own
+    /// thread has frames with these pages, so it is always there, and no caller waits.
     memory: ArrayQueue<M>,
 }
 
 impl<M: ForeignMemory + Send + 'static> Lending<M> {
     pub(crate) fn new(peer: DomId, memory: M, counters: Arc<QueueCounters>) -> Lending<M> {
-        let lent = Arc::new(LentPages::new(peer, memory, counters));
-        let pages = Arc::clone(&lent);
-        let as_pages: Arc<dyn Pages> = pages;
-        Lending { as_pages, pages: lent, pause: 0 }
+        let lent = Arc::new(LentPages::new(peer, memory));
+        let as_pages: Arc<dyn Pages> = Arc::clone(&lent) as _;
+        let unanswered = Vec::with_capacity(TX_RING_SLOTS);
+        Lending { as_pages, pages: lent, lender: None, unanswered, pause: 0, counters }
     }
 }
 
 impl<M> Lending<M> {
     /// Whether the next long packet should be lent.
     pub(crate) fn is_worthwhile(&mut self) -> bool {
-        self.pages.counters.add_tx_long(1);
-        if self.pages.was_gathered.swap(false, Ordering::Relaxed) {
-            self.pause = PAUSE;
-        }
+        self.counters.add_tx_long(1);
         let is_worthwhile = self.pause == 0;
         self.pause = self.pause.saturating_sub(1);
         is_worthwhile
     }
 
-    /// An empty body. `receipt` is returned when nothing refers to its pages any more.
-    pub(crate) fn body(&self, receipt: Receipt) -> Body {
-        Body::new(Arc::clone(&self.as_pages), receipt)
+    /// An empty end.
+    pub(crate) fn end_for(&mut self, pool: &mut FramePool) -> End {
+        End::lent(*self.lender.get_or_insert_with(|| pool.lender(&self.as_pages)))
     }
 
-    /// Adds the bytes of the slot in this place of the ring to a body; false if the body would have
+    /// Adds the bytes of the slot in this place of the ring to an end; false if the end would have
     /// too many pieces.
     #[must_use]
-    pub(crate) fn push(&self, body: &mut Body, place: usize, slot: &TxRequest, len: u16) -> bool {
+    pub(crate) fn push(&self, end: &mut End, place: usize, slot: &TxRequest, len: u16) -> bool {
         self.pages.grefs[place].store(slot.gref, Ordering::Relaxed);
-        len == 0 || body.push(place * PAGE_SIZE + usize::from(slot.offset), usize::from(len))
+        len == 0 || end.push(place * PAGE_SIZE + usize::from(slot.offset), usize::from(len))
+    }
+
+    /// Called when no frame refers to the guest's pages any more. If frames had to be completed,
+    /// those behind them are likely to go the same way.
+    pub(crate) fn end(&mut self, pool: &FramePool) {
+        let Some(lender) = self.lender.take() else { return };
+        let LoanUse { copied, completed } = pool.use_of(lender);
+        self.counters.add_tx_lent(copied);
+        if completed > 0 {
+            self.pause = PAUSE;
+        }
     }
 }
 
+/// The place of a slot in the ring. The ring's size is a power of two, so places remain consecutive
+/// when indices wrap.
+pub(crate) fn place(index: u32) -> usize {
+    usize::try_from(index).expect("32 bits fit") % TX_RING_SLOTS
+}
+
 impl<M> LentPages<M> {
-    fn new(peer: DomId, memory: M, counters: Arc<QueueCounters>) -> LentPages<M> {
+    fn new(peer: DomId, memory: M) -> LentPages<M> {
         let handle = ArrayQueue::new(1);
         assert!(handle.push(memory).is_ok(), "it has room for one");
-        LentPages {
-            peer,
-            grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS],
-            was_gathered: AtomicBool::new(false),
-            counters,
-            memory: handle,
-        }
-    }
-
-    /// Counts a frame whose body went from page to page.
-    pub(crate) fn count_lent(&self) {
-        self.counters.add_tx_lent(1);
+        LentPages { peer, grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS], memory: handle }
     }
 
     /// The guest that lends them.
@@ -115,7 +120,7 @@ impl<M> LentPages<M> {
 }
 
 impl<M: ForeignMemory> LentPages<M> {
-    fn gather(&self, memory: &mut M, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
+    fn read(&self, memory: &mut M, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
         let mut done = 0;
         while done < into.len() {
             let mut copies = ArrayVec::<GrantCopy, COPIES_PER_CALL>::new();
@@ -144,17 +149,16 @@ impl<M: ForeignMemory> LentPages<M> {
 
 impl<M: ForeignMemory + Send + 'static> Pages for LentPages<M> {
     fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
-        self.was_gathered.store(true, Ordering::Relaxed);
         // A second thread would break the contract of `VifQueue::lend_pages`; its frame is dropped.
         let mut memory = self.memory.pop().ok_or(DropReason::GrantCopy)?;
-        let gathered = self.gather(&mut memory, at, into);
+        let copied = self.read(&mut memory, at, into);
         // It cannot be full: this is the only handle.
         let _ = self.memory.push(memory);
-        gathered
+        copied
     }
 
-    fn are_lent(&self) -> bool {
-        true
+    fn kind(&self) -> Ends {
+        Ends::GRANTED
     }
 
     fn memory(&self) -> &dyn Any {
@@ -176,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_that_gathers_never_waits() {
+    fn a_caller_that_reads_never_waits() {
         let (host, guest, machine) = (DomId(0), DomId(7), Loopback::new());
         let [there, here] = [host, guest]
             .map(|domid| machine.create_domain(domid, Limits::default()).expect("it is new"));
@@ -184,7 +188,7 @@ mod tests {
         let granted = grants.share(host, 1, Access::ReadOnly).expect("there is memory");
         granted.pages.copy_from(8, &[7; 4]);
         let memory = there.memory().expect("always made");
-        let pages = LentPages::new(guest, memory, Arc::default());
+        let pages = LentPages::new(guest, memory);
         pages.grefs[0].store(granted.grefs[0].0, Ordering::Relaxed);
 
         let mut bytes = [0; 4];

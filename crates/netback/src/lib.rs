@@ -13,7 +13,6 @@ mod ingress;
 mod interrupted;
 mod lending;
 mod stopwatch;
-mod unanswered;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
+    BATCH, Budget, Ends, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
     QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{
@@ -38,7 +37,6 @@ use control::{ControlRing, Served};
 pub use interrupted::Interrupted;
 use lending::Lending;
 use stopwatch::Stopwatch;
-use unanswered::Unanswered;
 
 /// What the frontend accepts (its `feature-*` keys).
 #[derive(Debug, Clone, Copy)]
@@ -82,8 +80,6 @@ pub struct VifQueue<M, E> {
     features: FrontendFeatures,
     counters: Arc<QueueCounters>,
     interrupted: Interrupted,
-    /// Responses that wait for lent pages; `None` if all follow the copy.
-    unanswered: Option<Unanswered>,
     /// For long packets that stay in the guest's pages; `None` if all are copied.
     lending: Option<Lending<M>>,
     /// The vif's control ring, if this queue serves it.
@@ -136,7 +132,6 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             features,
             counters,
             interrupted,
-            unanswered: None,
             lending: None,
             control: None,
             takes_hashes: false,
@@ -164,16 +159,16 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Leaves the ends of long packets in the guest's pages from now on, until they are copied into
-    /// the pages of another guest or gathered with `memory`, another handle like the queue's own.
+    /// the pages of another guest, or into their frames' buffers with `memory`: another handle like
+    /// the queue's own.
     ///
-    /// No frame may refer to these pages when the queue is dropped, or is moved to another thread:
-    /// see [`Frame::is_lent`].
+    /// No frame may refer to these pages when the queue is [settled](PortQueue::settle), dropped or
+    /// moved to another thread: see [`Frame::is_lent`].
     pub fn lend_pages(&mut self, memory: M)
     where
         M: Send,
     {
         self.lending = Some(Lending::new(self.peer, memory, Arc::clone(&self.counters)));
-        self.unanswered.get_or_insert_with(Unanswered::new);
     }
 
     /// Joins the vif's control ring.
@@ -216,8 +211,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
         }
     }
 
-    fn settle(&mut self, _: &mut FramePool) -> Result {
-        self.respond_to_returned()
+    fn settle(&mut self, pool: &mut FramePool) -> Result {
+        self.settle_responses(pool)
     }
 
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
@@ -235,12 +230,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
             0 => Waiting::TooFew,
             pages => self.rx.arm(pages),
         };
-        let returned = match &self.unanswered {
-            None => Pending::Nothing,
-            Some(unanswered) => unanswered.pending(self.tx.consumer()),
-        };
         let control = self.control.as_mut().map_or(Waiting::TooFew, ControlRing::arm);
-        let is_idle = [tx, rx, control] == [Waiting::TooFew; 3] && returned == Pending::Nothing;
+        let is_idle = [tx, rx, control] == [Waiting::TooFew; 3];
         Ok(if is_idle { Pending::Nothing } else { Pending::Work })
     }
 
@@ -266,7 +257,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn describe(&self) -> QueueTraits {
         let retry = (!self.features.rx_notify).then_some(RETRY);
         let caps = self.features.caps.and(OffloadCaps::NETIF);
-        QueueTraits { retry, takes_bodies: true, ..QueueTraits::in_memory(caps) }
+        QueueTraits { retry, takes: Ends::GRANTED, ..QueueTraits::in_memory(caps) }
     }
 
     fn room_for(&mut self, len: usize) -> Option<usize> {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-use ringway_datapath::{DropReason, Pages};
+use ringway_datapath::{DropReason, Ends, Pages};
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, StillInUse};
 use ringway_sys::{Intent, SharedPages};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
@@ -51,7 +51,7 @@ impl Buffers {
         self.0.pages.slice(number * PAGE_SIZE..(number + 1) * PAGE_SIZE)
     }
 
-    /// All pages, for bodies of frames.
+    /// All pages, for ends of frames.
     pub(crate) fn as_pages(&self) -> Arc<dyn Pages> {
         Arc::new(FramePages(self.0.pages.clone()))
     }
@@ -83,7 +83,7 @@ impl Buffers {
     }
 }
 
-/// Pages that bodies of frames are in.
+/// Pages that ends of frames are in.
 #[derive(Debug)]
 struct FramePages(SharedPages);
 
@@ -93,9 +93,8 @@ impl Pages for FramePages {
         Ok(())
     }
 
-    /// They are our own.
-    fn are_lent(&self) -> bool {
-        false
+    fn kind(&self) -> Ends {
+        Ends::OWN
     }
 
     fn memory(&self) -> &dyn Any {

@@ -1,7 +1,7 @@
 //! What the guest transmits: frames become tx requests.
 
 use ringway_datapath::{
-    Body, Checksum, DropReason, Frame, FramePool, FrameQueue, QueueDown, Result,
+    Checksum, DropReason, End, Frame, FramePool, FrameQueue, QueueDown, Result,
 };
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
@@ -44,14 +44,14 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 continue;
             };
             if !self.has_slab_of(frame) {
-                if let Err(reason) = frame.linearize() {
+                if let Err(reason) = pool.complete(frame) {
                     self.counters.dropped.count(reason, 1);
                     from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
                     continue;
                 }
             }
             let pages = frame.bytes().len().div_ceil(PAGE_SIZE);
-            let slots = pages + body_pages(frame) + usize::from(frame.offload.gso.is_some());
+            let slots = pages + end_pages(frame) + usize::from(frame.offload.gso.is_some());
             if slots > self.tx.free() || pages > self.tx_free.len() || self.is_at_limit() {
                 self.tx_responses_wanted = self.tx_responses_per_wake;
                 break;
@@ -103,17 +103,17 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     }
 
     fn has_slab_of(&self, frame: &Frame) -> bool {
-        let (Some(sending), Some(body)) = (&self.sending, frame.body()) else { return false };
-        sending.has(body)
+        let (Some(sending), Some(end)) = (&self.sending, frame.end()) else { return false };
+        sending.has(end)
     }
 
     /// Pushes the requests of one frame: first, extra, further. The bytes in its buffer are copied
-    /// into granted pages; its body is in such pages already.
+    /// into granted pages; its end is in such pages already.
     fn push_packet(&mut self, frame: &mut Frame, total: u16) {
-        let body = frame.take_body();
-        let body_len = body.as_ref().map_or(0, Body::len);
+        let end = frame.take_end();
+        let end_len = end.as_ref().map_or(0, End::len);
         let chunks = frame.bytes().chunks(PAGE_SIZE);
-        let count = chunks.len() + body_len.div_ceil(PAGE_SIZE);
+        let count = chunks.len() + end_len.div_ceil(PAGE_SIZE);
         for (index, chunk) in chunks.enumerate() {
             let buffer = self.tx_free.pop().expect("the caller counted free buffers");
             self.tx_buffers.fill(buffer, chunk);
@@ -132,9 +132,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
                 self.tx.push_request(gso.to_extra().expect("no frame of UDP comes whole"));
             }
         }
-        let (Some(sending), Some(body)) = (&mut self.sending, body) else { return };
-        let mut left = body_len;
-        for (id, gref) in sending.begin(body, body_len.div_ceil(PAGE_SIZE)) {
+        let (Some(sending), Some(end)) = (&mut self.sending, end) else { return };
+        let mut left = end_len;
+        for (id, gref) in sending.begin(end, end_len.div_ceil(PAGE_SIZE)) {
             let own = left.min(PAGE_SIZE);
             left -= own;
             let flags = if left > 0 { NETTXF_MORE_DATA } else { 0 };
@@ -167,8 +167,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     }
 }
 
-fn body_pages(frame: &Frame) -> usize {
-    frame.body().map_or(0, |body| body.len().div_ceil(PAGE_SIZE))
+fn end_pages(frame: &Frame) -> usize {
+    frame.end().map_or(0, |end| end.len().div_ceil(PAGE_SIZE))
 }
 
 fn first_flags(frame: &Frame) -> u16 {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-use ringway_datapath::{Body, Pages, Pending, Receipts};
+use ringway_datapath::{End, Pages, Pending, Receipts};
 use ringway_sys::wake::WakeFd;
 use ringway_wire::netif::RX_RING_SLOTS;
 
@@ -40,13 +40,13 @@ impl InPlace {
         })
     }
 
-    /// An empty body for the packet with this first slot, to which bytes of the packet's pages may
+    /// An empty end for the packet with this first slot, to which bytes of the packet's pages may
     /// be added.
-    pub(crate) fn body(&self, first_slot: usize) -> Body {
-        Body::new(Arc::clone(&self.pages), self.receipts.issue(first_slot))
+    pub(crate) fn end(&self, first_slot: usize) -> End {
+        End::kept(Arc::clone(&self.pages), self.receipts.issue(first_slot))
     }
 
-    /// Notes a consumed packet, with or without a body, and its number of slots.
+    /// Notes a consumed packet, with or without such an end, and its number of slots.
     pub(crate) fn consumed(&mut self, first_slot: usize, slots: usize) {
         self.slots[first_slot] = slots;
         self.unposted += slots;

@@ -151,28 +151,28 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             return false;
         }
         let len = frame.len();
-        let mut body = None;
+        let mut end = None;
         for index in packet.data_slots() {
             let response = &self.rx_responses[window_start + index];
             let page = (first_slot + index) % RX_RING_SLOTS;
             let (at, own) = (usize::from(response.offset), bytes_of(response));
-            match &mut body {
+            match &mut end {
                 None => {
                     frame.set_len(own);
                     //= netif.h:rx-offset
                     let page = u16::try_from(page).expect("a ring is small");
                     self.rx_buffers.read(page, at, frame.bytes_mut());
-                    body = Some(in_place.body(first_slot % RX_RING_SLOTS));
+                    end = Some(in_place.end(first_slot % RX_RING_SLOTS));
                 }
-                Some(body) => {
-                    if !body.push(page * PAGE_SIZE + at, own) {
+                Some(end) => {
+                    if !end.push(page * PAGE_SIZE + at, own) {
                         frame.set_len(len);
                         return false;
                     }
                 }
             }
         }
-        body.into_iter().for_each(|body| frame.set_body(body));
+        end.into_iter().for_each(|end| frame.set_end(end));
         true
     }
 }

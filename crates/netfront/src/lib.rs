@@ -79,8 +79,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue, QueueCounters,
-    QueueTraits, Result, Wakers, Woken,
+    Budget, Ends, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
+    QueueCounters, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
@@ -217,7 +217,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     }
 
     /// From the next frame on, leaves the end of a long received frame in the pages that it came
-    /// in, as its [body](ringway_datapath::Body), for receivers that can send from there. A page is
+    /// in, as its [end](ringway_datapath::End), for receivers that can send from there. A page is
     /// posted again when the frame is gone.
     ///
     /// # Errors
@@ -357,8 +357,8 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
     }
 
     fn describe(&self) -> QueueTraits {
-        let takes_bodies = self.sending.is_some();
-        QueueTraits { takes_bodies, ..QueueTraits::in_memory(self.caps) }
+        let takes = if self.sending.is_some() { Ends::OWN } else { Ends::NONE };
+        QueueTraits { takes, ..QueueTraits::in_memory(self.caps) }
     }
 
     fn room_for(&mut self, len: usize) -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringway_datapath::Body;
+use ringway_datapath::End;
 use ringway_wire::GrantRef;
 use ringway_wire::netif::TX_RING_SLOTS;
 
@@ -13,9 +13,9 @@ pub(crate) struct Sending {
     slabs: Arc<Shared>,
     /// Whether a request for a page of a slab is outstanding.
     outstanding: Box<[bool; SLABS * SLAB_PAGES]>,
-    /// By slab: the number of outstanding pages, and the body that keeps the slab from being
-    /// reused.
-    bodies: [(usize, Option<Body>); SLABS],
+    /// By slab: the number of outstanding pages, and the end of the frame, which keeps the slab
+    /// from being reused.
+    ends: [(usize, Option<End>); SLABS],
     /// Outstanding pages of all slabs.
     pages: usize,
 }
@@ -25,14 +25,14 @@ impl Sending {
         Sending {
             slabs,
             outstanding: Box::new([false; SLABS * SLAB_PAGES]),
-            bodies: [const { (0, None) }; SLABS],
+            ends: [const { (0, None) }; SLABS],
             pages: 0,
         }
     }
 
-    /// Whether pages of this body can be pushed.
-    pub(crate) fn has(&self, body: &Body) -> bool {
-        self.slabs.slab_of(body).is_some()
+    /// Whether pages of this end can be pushed.
+    pub(crate) fn has(&self, end: &End) -> bool {
+        self.slabs.slab_of(end).is_some()
     }
 
     /// Pages that the backend may still read.
@@ -40,16 +40,16 @@ impl Sending {
         self.pages
     }
 
-    /// Keeps a body while its pages are outstanding, and returns the id and the grant of each page.
+    /// Keeps an end while its pages are outstanding, and returns the id and the grant of each page.
     pub(crate) fn begin(
         &mut self,
-        body: Body,
+        end: End,
         pages: usize,
     ) -> impl Iterator<Item = (u16, GrantRef)> {
-        let slab = self.slabs.slab_of(&body).expect("the caller asked whose it is");
+        let slab = self.slabs.slab_of(&end).expect("the caller asked whose it is");
         let first = slab * SLAB_PAGES;
         self.outstanding[first..first + pages].fill(true);
-        self.bodies[slab] = (pages, Some(body));
+        self.ends[slab] = (pages, Some(end));
         self.pages += pages;
         (first..first + pages).map(|page| (id_of(page), self.slabs.gref(page)))
     }
@@ -62,10 +62,10 @@ impl Sending {
         };
         self.outstanding[page] = false;
         self.pages -= 1;
-        let (left, body) = &mut self.bodies[page / SLAB_PAGES];
+        let (left, end) = &mut self.ends[page / SLAB_PAGES];
         *left -= 1;
         if *left == 0 {
-            *body = None;
+            *end = None;
         }
         true
     }

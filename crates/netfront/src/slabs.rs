@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
-use ringway_datapath::{BODY_LEN_MAX, Body, PagePool, Pages, Receipts};
+use ringway_datapath::{BODY_LEN_MAX, End, PagePool, Pages, Receipts};
 use ringway_hypervisor::{Access, GrantTable, StillInUse};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
@@ -71,10 +71,10 @@ impl Slabs {
 }
 
 impl Shared {
-    /// The slab of a body, if the body begins at the start of one of these slabs.
-    pub(crate) fn slab_of(&self, body: &Body) -> Option<usize> {
-        let [piece] = body.pieces() else { return None };
-        let is_ours = Arc::ptr_eq(body.pages(), &self.pages) && piece.at % BODY_LEN_MAX == 0;
+    /// The slab of a frame's end, if that begins at the start of one of these slabs.
+    pub(crate) fn slab_of(&self, end: &End) -> Option<usize> {
+        let [piece] = end.pieces() else { return None };
+        let is_ours = Arc::ptr_eq(end.kept_pages()?, &self.pages) && piece.at % BODY_LEN_MAX == 0;
         is_ours.then_some(piece.at / BODY_LEN_MAX)
     }
 
@@ -89,11 +89,11 @@ impl Shared {
 struct FreeSlabs(Arc<Shared>);
 
 impl PagePool for FreeSlabs {
-    fn take(&mut self) -> Option<Body> {
+    fn take(&mut self) -> Option<End> {
         let Shared { pages, receipts, .. } = &*self.0;
         // Take the lowest free one: the same few are reused while they are in the cache.
         let slab = (0..SLABS).find(|slab| !receipts.is_held(*slab))?;
-        let mut body = Body::new(Arc::clone(pages), receipts.issue(slab));
-        body.push(slab * BODY_LEN_MAX, BODY_LEN_MAX).then_some(body)
+        let mut end = End::kept(Arc::clone(pages), receipts.issue(slab));
+        end.push(slab * BODY_LEN_MAX, BODY_LEN_MAX).then_some(end)
     }
 }

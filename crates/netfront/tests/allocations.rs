@@ -63,10 +63,10 @@ fn measure(ends: Ends) {
             for _ in 0..2 {
                 let mut frame = pool.take(len).expect("the pool has room");
                 if let (Some(page_pool), 65_000) = (&mut page_pool, len) {
-                    let mut body = page_pool.take().expect("few are in use");
-                    body.truncate(len - MIDDLE_LEN);
+                    let mut end = page_pool.take().expect("few are in use");
+                    end.truncate(len - MIDDLE_LEN);
                     frame.set_len(MIDDLE_LEN);
-                    frame.set_body(body);
+                    frame.set_end(end);
                 }
                 frame.offload.gso =
                     (len > 1514).then_some(Gso { kind: GsoKind::TcpV4, size: 1448 });
@@ -78,6 +78,11 @@ fn measure(ends: Ends) {
         *lent += frames.iter().filter(|frame| frame.is_lent()).count();
         down.extend(frames.drain(..));
         back.egress(&mut down, &mut pool).expect("the frontend is honest");
+        for frame in &mut down {
+            pool.complete(frame).expect("the frontend is honest");
+        }
+        back.settle(&mut pool).expect("the frontend is honest");
+        pool.end_loans();
         front.ingress(Budget::BATCH, &mut pool, &mut frames).expect("the backend is honest");
         *packets += frames.len();
         frames.drain(..).for_each(|frame| pool.recycle(frame));

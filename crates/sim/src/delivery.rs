@@ -42,7 +42,8 @@ impl DataPlane {
         let mut has_taken = false;
         for mut frame in frames {
             has_taken = true;
-            frame.linearize().expect("its pages are the guest's own");
+            let pool = &mut self.guests[guest].pool;
+            pool.complete(&mut frame).expect("its pages are the guest's own");
             let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
             let piece = if is_ours { Piece::read(&frame)? } else { None };
             self.guests[guest].pool.recycle(frame);
@@ -65,5 +66,5 @@ fn taken(from: &mut FrameQueue, effort: Effort, choices: &mut Choices) -> FrameQ
 
 /// Frames with their ends in pages.
 fn in_pages(frames: &FrameQueue) -> u64 {
-    frames.iter().map(|frame| u64::from(frame.body().is_some())).sum()
+    frames.iter().map(|frame| u64::from(!frame.is_complete())).sum()
 }

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending,
-    PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, SMALL_LEN, Woken,
+    Budget, DropReason, Ends, Frame, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps,
+    Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, SMALL_LEN, Woken,
 };
 
 use crate::canary::Canary;
@@ -433,8 +433,7 @@ impl PortQueue for DeviceQueue {
             caps: OffloadCaps::ALL,
             probe: Probe::SystemCall,
             retry: Some(std::time::Duration::from_millis(50)),
-            takes_bodies: false,
-            takes_loans: false,
+            takes: Ends::NONE,
         }
     }
 

@@ -103,7 +103,7 @@ impl FrontendProcess for Process<'_> {
         let DataPlane { guests, choices, flaw, .. } = &mut *self.plane;
         let guest = &mut guests[number];
         // A device may hold frames for longer.
-        let is_held = guest.has_bodies() && choices.is_one_in(2);
+        let is_held = guest.has_ends() && choices.is_one_in(2);
         if is_held {
             guest.keep_received();
         }

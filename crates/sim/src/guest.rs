@@ -3,6 +3,7 @@
 //! It is as simple an endpoint as possible. Once it has armed a queue and found no work, it does
 //! not poll the ring before an event arrives: so it detects a backend that has failed to wake it.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use ringway_datapath::{
@@ -140,17 +141,18 @@ impl Guest {
     pub(crate) fn stow(&mut self, frame: &mut Frame) {
         let end = frame.len().saturating_sub(MIDDLE_LEN);
         let Some((_, page_pool)) = self.slabs.as_mut().filter(|_| end > 0) else { return };
-        let Some(mut body) = page_pool.take() else { return };
-        body.truncate(end);
-        let Some(pages) = body.pages().memory().downcast_ref::<SharedPages>() else { return };
+        let Some(mut stowed) = page_pool.take() else { return };
+        stowed.truncate(end);
+        let pages = stowed.kept_pages().map(|pages| pages.memory());
+        let Some(pages) = pages.and_then(<dyn Any>::downcast_ref::<SharedPages>) else { return };
         let mut rest = &frame.bytes()[MIDDLE_LEN..];
-        for piece in body.pieces() {
+        for piece in stowed.pieces() {
             let (own, others) = rest.split_at(piece.len);
             pages.copy_from(piece.at, own);
             rest = others;
         }
         frame.set_len(MIDDLE_LEN);
-        frame.set_body(body);
+        frame.set_end(stowed);
     }
 
     /// Whether it leaves the ends of long frames in pages, as a guest with a device does: every
@@ -181,9 +183,9 @@ impl Guest {
     }
 
     /// Whether received frames refer to pages of this connection.
-    pub(crate) fn has_bodies(&self) -> bool {
+    pub(crate) fn has_ends(&self) -> bool {
         let mut received = self.nics.iter().flat_map(|nic| &nic.received);
-        received.any(|frame| frame.body().is_some())
+        received.any(|frame| !frame.is_complete())
     }
 
     /// Keeps the received frames beyond the end of their connection.

@@ -33,8 +33,8 @@ marks! {
     SeveralSlots => "frames of several slots",
     /// The end of a frame went from the pages of one guest to those of another.
     LentAcross => "ends of frames copied from guest to guest",
-    /// The end of a frame was gathered from the pages of a guest.
-    LentGathered => "ends of frames gathered",
+    /// The end of a frame was copied out of the pages of a guest.
+    LentCompleted => "ends of frames completed",
     /// A received frame stayed in the pages that it came in while its guest did something else.
     ReceivedInPages => "received frames that stay in pages",
     /// A device took a received frame whose connection had ended.

@@ -155,9 +155,9 @@ impl DataPlane {
         if self.is_census_due {
             self.take_census()?;
         }
-        let (Reads { across, gathered, of_dead }, flaw) = self.witness.take();
+        let (Reads { across, completed, of_dead }, flaw) = self.witness.take();
         self.marks.add(Mark::LentAcross, across);
-        self.marks.add(Mark::LentGathered, gathered);
+        self.marks.add(Mark::LentCompleted, completed);
         self.marks.add(Mark::LenderDead, of_dead);
         if let Some(found) = flaw {
             return Err(Flaw::new(Rule::LentPages, found));

@@ -3,11 +3,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::task::Waker;
 
 use ringway_datapath::{
-    Body, Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
-    QueueDown, QueueTraits, Receipts, Wakers, Woken,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PortQueue, QueueCounters, QueueDown,
+    QueueTraits, Wakers, Woken,
 };
 use ringway_loopback::LoopbackEvent;
 use ringway_netback::VifQueue;
@@ -119,7 +118,6 @@ impl PortQueue for Port {
                 copy.into_iter().for_each(std::mem::forget);
             }
             Some(Canary::EarlyResponse) => {
-                into[before..].iter_mut().for_each(disown_body);
                 if let Queue::Vif(queue) = &mut self.queue {
                     queue.settle(pool)?;
                 }
@@ -192,16 +190,6 @@ impl Wakers for Port {
             Queue::Device(_) => {}
         }
     }
-}
-
-/// Returns the receipt of a frame's body while the frame still refers to the pages.
-fn disown_body(frame: &mut Frame) {
-    let Some(body) = frame.take_body() else { return };
-    let receipt = Receipts::new(1, Waker::noop()).issue(0);
-    let mut disowned = Body::new(Arc::clone(body.pages()), receipt);
-    let is_whole = body.pieces().iter().all(|piece| disowned.push(piece.at, piece.len));
-    assert!(is_whole, "it has as many pieces");
-    frame.set_body(disowned);
 }
 
 fn copy_of(frame: &Frame, pool: &mut FramePool) -> Option<Frame> {

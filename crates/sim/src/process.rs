@@ -73,7 +73,7 @@ impl World for Simulated {
         let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
         *interrupted += queue.interrupted();
         if let Some(memory) = lent {
-            queue.lend_pages(memory.for_bodies());
+            queue.lend_pages(memory.for_ends());
         }
         queue.join_control(control).map_err(io::Error::other)?;
         Ok(Port::of_vif(queue, counters, events, owner, plane.canary, rings))

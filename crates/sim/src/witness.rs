@@ -64,8 +64,8 @@ const MESSAGE_PAGE: usize = 4;
 pub(crate) struct Reads {
     /// Calls that copied from page to page.
     pub(crate) across: u64,
-    /// Calls that gathered a body.
-    pub(crate) gathered: u64,
+    /// Calls that completed a frame.
+    pub(crate) completed: u64,
     /// Calls that found the lender dead.
     pub(crate) of_dead: u64,
 }
@@ -197,8 +197,8 @@ pub(crate) struct WatchedMemory {
 enum Purpose {
     /// Packets, as they are taken in.
     Packets,
-    /// Bodies of frames that must be gathered.
-    Bodies,
+    /// Ends of frames that must be completed.
+    Ends,
 }
 
 impl WatchedMemory {
@@ -211,9 +211,9 @@ impl WatchedMemory {
         WatchedMemory { memory, machine, witness, purpose: Purpose::Packets }
     }
 
-    /// Makes this a handle to gather bodies of frames with.
-    pub(crate) fn for_bodies(self) -> WatchedMemory {
-        WatchedMemory { purpose: Purpose::Bodies, ..self }
+    /// Makes this a handle to complete frames with.
+    pub(crate) fn for_ends(self) -> WatchedMemory {
+        WatchedMemory { purpose: Purpose::Ends, ..self }
     }
 }
 
@@ -230,9 +230,9 @@ impl ForeignMemory for WatchedMemory {
     ) -> io::Result<()> {
         self.witness.seen().check(peer, ops.iter().map(|op| op.gref));
         let copied = self.memory.copy_from_peer(peer, ops, locals);
-        if self.purpose == Purpose::Bodies {
+        if self.purpose == Purpose::Ends {
             let reads = &mut self.witness.seen().reads;
-            reads.gathered += 1;
+            reads.completed += 1;
             reads.of_dead += u64::from(!self.machine.is_alive(peer));
         }
         copied

@@ -64,11 +64,7 @@ impl PortVlans {
     pub(crate) fn enter(&self, frame: &mut Frame) {
         let mut tag = Tag::of(frame.bytes());
         if tag == Tag::Priority {
-            if remove_tag(frame).is_err() {
-                // Its end cannot be read: it belongs to no VLAN, and is dropped.
-                frame.vlan = FrameVlan::Foreign;
-                return;
-            }
+            remove_tag(frame);
             // A second tag behind it would be taken for the frame's own.
             tag = match Tag::of(frame.bytes()) {
                 Tag::None => Tag::None,
@@ -417,14 +413,14 @@ pub(crate) const NO_ADDRESS: MacAddr = MacAddr([0; 6]);
 mod tests {
     use std::task::Waker;
 
-    use ringway_datapath::{Body, FramePool, PoolBudget, Receipts};
+    use ringway_datapath::{End, FramePool, PoolBudget, Receipts};
 
     use super::*;
 
     const HEAD_LEN: usize = 256;
 
     /// A TCP segment over IPv4 from 10.0.0.1 to one station, of which `head_len` bytes precede the
-    /// body.
+    /// end.
     fn segment(head_len: usize, change: impl FnOnce(&mut [u8])) -> Frame {
         let len: u16 = 20_000;
         let mut frame = FramePool::new(PoolBudget::new(1 << 20)).take(len.into()).expect("memory");
@@ -440,10 +436,10 @@ mod tests {
         bytes[46] = 0x50;
         change(bytes);
         let end = bytes[head_len..].to_vec();
-        let mut body = Body::new(Arc::new(end), Receipts::new(1, Waker::noop()).issue(0));
-        assert!(body.push(0, usize::from(len) - head_len));
+        let mut pages = End::kept(Arc::new(end), Receipts::new(1, Waker::noop()).issue(0));
+        assert!(pages.push(0, usize::from(len) - head_len));
         frame.set_len(head_len);
-        frame.set_body(body);
+        frame.set_end(pages);
         frame
     }
 
@@ -471,7 +467,7 @@ mod tests {
         for policy in [PortPolicy::open(), vif(None), vif(Some(LockingMode::Locked))] {
             assert!(policy.accepts_head_of(&segment(HEAD_LEN, |_| ())));
             assert!(policy.accepts_head_of(&segment(HEAD_LEN, over_v6([0xfd, 0]))));
-            // The body may begin right behind the headers.
+            // The end may begin right behind the headers.
             assert!(policy.accepts_head_of(&segment(54, |_| ())));
         }
     }

@@ -1,5 +1,6 @@
 //! The [`PortQueue`] over one queue of a TAP device.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
-    BODY_LEN_MAX, Body, Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN,
-    OffloadCaps, PagePool, Pending, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
-    Result, Wakers, Woken,
+    BODY_LEN_MAX, Budget, DropReason, End, Ends, Frame, FrameBatch, FramePool, FrameQueue,
+    MIDDLE_LEN, OffloadCaps, PagePool, Pages, Pending, PortQueue, Probe, QueueCounters, QueueDown,
+    QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::tun::{TunFile, WriteOutcome};
@@ -64,15 +65,15 @@ impl TapQueue {
     /// Reads one frame. `room` has space for any frame, because the length is not known in advance;
     /// most frames are small and are copied out of it, so it serves many reads.
     fn read(&mut self, room: &mut Room, pool: &mut FramePool) -> io::Result<Read> {
-        let Room { large, body } = room;
+        let Room { large, end } = room;
         let Some(mut buffer) = large.take().or_else(|| pool.take(READ_LEN)) else {
             return Ok(Read::Nothing);
         };
-        if body.is_none() {
-            *body = self.page_pool.as_mut().and_then(|page_pool| page_pool.take());
+        if end.is_none() {
+            *end = self.page_pool.as_mut().and_then(|page_pool| page_pool.take());
         }
         let mut header = VirtioNetHdr::default();
-        let outcome = match body.as_ref().and_then(part_of) {
+        let outcome = match end.as_ref().and_then(part_of) {
             Some((pages, part)) => {
                 let head = &mut buffer.bytes_mut()[..MIDDLE_LEN];
                 self.file.read_pages(&mut header, head, pages, part)
@@ -88,12 +89,12 @@ impl TapQueue {
             }
         };
         let mut frame = if len > MIDDLE_LEN {
-            match body.take() {
+            match end.take() {
                 None => buffer.set_len(len),
-                Some(mut body) => {
+                Some(mut end) => {
                     buffer.set_len(MIDDLE_LEN);
-                    body.truncate(len - MIDDLE_LEN);
-                    buffer.set_body(body);
+                    end.truncate(len - MIDDLE_LEN);
+                    buffer.set_end(end);
                 }
             }
             buffer
@@ -107,7 +108,7 @@ impl TapQueue {
             let Some(copied) = copied else { return Ok(Read::Dropped(DropReason::NoBuffer)) };
             copied
         };
-        match offload_of(&header, &mut frame) {
+        match offload_of(&header, &mut frame, pool) {
             Ok(offload) => {
                 frame.offload = offload;
                 Ok(Read::Frame(frame))
@@ -120,14 +121,14 @@ impl TapQueue {
     }
 
     /// Writes one frame.
-    fn write(&mut self, frame: &mut Frame) -> io::Result<Written> {
-        let header = match vnet_for_tap(frame) {
+    fn write(&mut self, frame: &mut Frame, pool: &mut FramePool) -> io::Result<Written> {
+        let header = match vnet_for_tap(frame, pool) {
             Ok(header) => header,
             Err(reason) => return Ok(Written::Dropped(reason)),
         };
-        let outcome = match frame.body() {
+        let outcome = match frame.end() {
             None => self.file.write_frame(&header, frame.bytes())?,
-            Some(_) => match self.write_body(&header, frame)? {
+            Some(_) => match self.write_with_end(&header, frame, pool)? {
                 Ok(outcome) => outcome,
                 Err(reason) => return Ok(Written::Dropped(reason)),
             },
@@ -143,18 +144,20 @@ impl TapQueue {
 
     /// Writes a frame whose end is in pages: directly from there, if possible. The inner error is
     /// why these pages cannot be read.
-    fn write_body(
+    fn write_with_end(
         &self,
         header: &VirtioNetHdr,
         frame: &mut Frame,
+        pool: &mut FramePool,
     ) -> io::Result<Result<WriteOutcome, DropReason>> {
-        if let Some(body) = frame.body() {
-            if let Some(pages) = body.pages().memory().downcast_ref::<SharedPages>() {
-                let pieces = body.pieces().iter().map(|piece| (piece.at, piece.len));
+        if let Some(end) = frame.end() {
+            let pages = pool.pages_of(end).map(Pages::memory);
+            if let Some(pages) = pages.and_then(<dyn Any>::downcast_ref::<SharedPages>) {
+                let pieces = end.pieces().iter().map(|piece| (piece.at, piece.len));
                 return self.file.write_pages(header, frame.bytes(), pages, pieces).map(Ok);
             }
         }
-        match frame.linearize() {
+        match pool.complete(frame) {
             Ok(()) => self.file.write_frame(header, frame.bytes()).map(Ok),
             Err(reason) => Ok(Err(reason)),
         }
@@ -220,7 +223,7 @@ impl PortQueue for TapQueue {
         let mut tally = Tally::default();
         let mut result = Ok(());
         while let Some(mut frame) = from.pop_front() {
-            match self.write(&mut frame) {
+            match self.write(&mut frame, pool) {
                 Ok(Written::Sent) => tally.add(&frame),
                 Ok(Written::Dropped(reason)) => self.counters.dropped.count(reason, 1),
                 Ok(Written::Later) => {
@@ -250,7 +253,7 @@ impl PortQueue for TapQueue {
 
     fn describe(&self) -> QueueTraits {
         let (caps, probe, retry) = (self.caps, Probe::SystemCall, Some(RETRY));
-        QueueTraits { caps, probe, retry, takes_bodies: true, takes_loans: false }
+        QueueTraits { caps, probe, retry, takes: Ends::OWN }
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
@@ -284,13 +287,13 @@ const BATCH_BYTES: u64 = 256 << 10;
 struct Room {
     large: Option<Frame>,
     /// For what follows the first [`MIDDLE_LEN`] bytes.
-    body: Option<Body>,
+    end: Option<End>,
 }
 
-/// The memory of a body in one piece, and the piece's place in it.
-fn part_of(body: &Body) -> Option<(&SharedPages, (usize, usize))> {
-    let [piece] = body.pieces() else { return None };
-    let pages = body.pages().memory().downcast_ref()?;
+/// The memory of an end in one piece, and the piece's place in it.
+fn part_of(end: &End) -> Option<(&SharedPages, (usize, usize))> {
+    let [piece] = end.pieces() else { return None };
+    let pages = end.kept_pages()?.memory().downcast_ref()?;
     (piece.len == BODY_LEN_MAX).then_some((pages, (piece.at, piece.len)))
 }
 

@@ -97,8 +97,9 @@ impl QueuePair {
                 continue;
             }
             // Only frames in one buffer can get their ends from another guest.
-            let gathered = pool.gather(frame);
-            match gathered.map_or_else(|reason| Ok(Placed::Dropped(reason)), |()| self.place(frame))
+            let completed = pool.complete(frame);
+            match completed
+                .map_or_else(|reason| Ok(Placed::Dropped(reason)), |()| self.place(frame))
             {
                 Ok(Placed::Whole) => {
                     packets += 1;
@@ -287,9 +288,7 @@ fn write_single(
         return Ok(true);
     }
     let end = address + widen(size_of_val(header) + frame.bytes().len());
-    let Some(copied) = pool.lent_end(frame).and_then(|lent| copy_end(lent, view, end)) else {
-        return Ok(false);
-    };
+    let Some(copied) = copy_end(frame, pool, view, end) else { return Ok(false) };
     copied?;
     pool.count_copied(frame);
     Ok(true)

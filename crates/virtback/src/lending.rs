@@ -8,7 +8,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use ringway_datapath::{
-    DropReason, Frame, FramePool, Lender, LentEnd, LoanUse, Pages, QueueCounters,
+    DropReason, Ends, Frame, FramePool, Lender, LoanUse, Pages, Piece, QueueCounters,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{GuestView, OutsideMemory};
@@ -20,9 +20,9 @@ use ringway_wire::vnet::VIRTIO_NET_HDR_GSO_NONE;
 const HEAD_LEN: usize = 128 - size_of::<VirtioNetHdrV1>();
 /// The shortest frame whose end is lent. The end of a shorter one is copied faster than lent.
 pub(crate) const LENT_LEN_MIN: usize = 512;
-/// Long frames that are copied after one that was lent had to be gathered, because its receiver
+/// Long frames that are copied after one that was lent had to be completed, because its receiver
 /// takes none or has no room, and after a batch whose long frames left work, which are not lent.
-const COPIED_AFTER_GATHER: usize = 1024;
+const COPIED_AFTER_COMPLETION: usize = 1024;
 
 /// A region of a guest's memory.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl Pages for LentRegion {
         Ok(())
     }
 
-    fn are_lent(&self) -> bool {
-        true
+    fn kind(&self) -> Ends {
+        Ends::MAPPED
     }
 
     fn memory(&self) -> &dyn Any {
@@ -153,9 +153,9 @@ impl Lending {
     /// Counts what was lent, and stops lending for a while if it was of no use.
     fn evaluate(&mut self, pool: &FramePool, counters: &QueueCounters) {
         let of_lender = self.lender.take().map(|(_, lender)| pool.use_of(lender));
-        let LoanUse { copied, gathered } = of_lender.unwrap_or_default();
-        if gathered > 0 || (self.has_split && of_lender.is_none()) {
-            self.to_copy = COPIED_AFTER_GATHER;
+        let LoanUse { copied, completed } = of_lender.unwrap_or_default();
+        if completed > 0 || (self.has_split && of_lender.is_none()) {
+            self.to_copy = COPIED_AFTER_COMPLETION;
         }
         counters.add_tx_long(self.long);
         counters.add_tx_lent(copied);
@@ -178,10 +178,13 @@ fn to_u64(count: usize) -> u64 {
 /// not the memory of a virtio guest.
 #[inline]
 pub(crate) fn copy_end(
-    end: LentEnd<'_>,
+    frame: &Frame,
+    pool: &FramePool,
     view: &GuestView,
     address: u64,
 ) -> Option<Result<(), OutsideMemory>> {
-    let LentRegion(pages) = end.pages.memory().downcast_ref()?;
-    Some(view.copy_across(address, pages, end.at, end.len))
+    let end = frame.end()?;
+    let LentRegion(pages) = pool.pages_of(end)?.memory().downcast_ref()?;
+    let [Piece { at, len }] = *end.pieces() else { return None };
+    Some(view.copy_across(address, pages, at, len))
 }

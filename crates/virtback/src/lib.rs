@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
+    Budget, Ends, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
     QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
@@ -358,7 +358,7 @@ impl PortQueue for QueuePair {
     }
 
     fn describe(&self) -> QueueTraits {
-        QueueTraits { takes_loans: true, ..QueueTraits::in_memory(self.form.caps) }
+        QueueTraits { takes: Ends::MAPPED, ..QueueTraits::in_memory(self.form.caps) }
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {

@@ -52,7 +52,7 @@ fn measure(features: Features) {
         down.extend(frames.drain(..));
         back.egress(&mut down, &mut pool).expect("the driver is honest");
         for frame in &mut down {
-            pool.gather_lent(frame).expect("the driver is honest");
+            pool.complete(frame).expect("the driver is honest");
         }
         back.settle(&mut pool).expect("the driver is honest");
         pool.end_loans();

@@ -1,52 +1,25 @@
-//! The end of a frame that stays in its sender's memory for a round of the engine.
+//! Where a frame's end is, and the only code that reads it.
 //!
-//! A [`Body`](crate::Body) can be lent as well, but it counts its holders with atomic operations,
-//! which cost as much as a copy of 1500 bytes. A loan is only a number and an offset: the pool of
-//! the engine knows the memory. The engine ends all loans with the round
-//! ([`FramePool::end_loans`]). By then each frame has left, was dropped or was
-//! [gathered](FramePool::gather). If one were left behind, its end could not be read any more, and
-//! it would be dropped.
+//! The pool of an engine knows the memory that is lent in a round, and ends all loans with it
+//! ([`FramePool::end_loans`]). By then each frame with such an end has left, was dropped or was
+//! [completed](FramePool::complete). If one were left behind, its end could not be read any more,
+//! and it would be dropped.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Frame, FramePool, Space};
-use crate::{DropReason, Pages};
-
-/// Memory from which the ends of frames are lent in this round, by its number in the pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lender {
-    round: u64,
-    index: usize,
-}
-
-/// Where a frame's end is.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Loan {
-    lender: Lender,
-    /// An offset in the lender's memory.
-    at: usize,
-}
-
-/// The end of a frame in its sender's memory.
-#[derive(Debug, Clone, Copy)]
-pub struct LentEnd<'a> {
-    /// The sender's memory.
-    pub pages: &'a dyn Pages,
-    /// Its offset there.
-    pub at: usize,
-    /// Bytes.
-    pub len: usize,
-}
+use super::{Frame, FramePool};
+use crate::end::Lender;
+use crate::{DropReason, End, Ends, Pages};
 
 /// What became of the frames that a lender has lent in this round. Others were dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoanUse {
     /// Frames whose ends were copied from the lender's memory to where they left.
     pub copied: u64,
-    /// Frames that had to be gathered: it was of no use to lend these.
-    pub gathered: u64,
+    /// Frames that had to be completed: it was of no use to lend these.
+    pub completed: u64,
 }
 
 /// What is lent in this round.
@@ -72,45 +45,77 @@ impl Default for Loans {
 }
 
 impl Loans {
-    fn get(&self, lender: Lender) -> Option<&LenderState> {
-        let is_current = lender.round == self.round;
-        self.lenders.get(lender.index).filter(|_| is_current)
-    }
-}
-
-impl Space {
-    /// Whether the frame's end is lent, and not a body.
     #[inline]
-    fn is_on_loan(&self) -> bool {
-        self.end_len > 0 && self.body.is_none()
+    fn index_of(&self, lender: Lender) -> Option<usize> {
+        let index = usize::try_from(lender.index).ok()?;
+        (lender.round == self.round && index < self.lenders.len()).then_some(index)
     }
 }
 
 impl Frame {
-    /// Whether all of the frame's bytes are in its buffer: it has no [body](Frame::body), and its
-    /// end is not on loan.
+    /// Whether all of the frame's bytes are in its buffer.
     #[inline]
     pub fn is_complete(&self) -> bool {
         self.space.end_len == 0
     }
 
-    /// Whether the frame's end is on loan, which only its pool can [gather](FramePool::gather).
+    /// The frame's last bytes, if they are not in its buffer.
     #[inline]
-    pub fn is_on_loan(&self) -> bool {
-        self.space.is_on_loan()
+    pub fn end(&self) -> Option<&End> {
+        match self.space.end_len {
+            0 => None,
+            _ => self.space.end.as_ref(),
+        }
     }
 
-    /// Leaves the bytes behind the first `head_len` in the memory of a lender, at offset `at`,
-    /// until the end of the round.
+    /// The kind of its end.
+    #[inline]
+    pub fn ends(&self) -> Ends {
+        self.end().map_or(Ends::NONE, End::kind)
+    }
+
+    /// Whether a peer waits until the frame no longer refers to its memory.
+    #[inline]
+    pub fn is_lent(&self) -> bool {
+        self.ends().are_lent()
+    }
+
+    /// Appends bytes that stay in pages.
     ///
     /// # Panics
-    /// If the frame is shorter, or is not [complete](Frame::is_complete).
+    /// If the buffer is not a large one or lacks room for the whole end, or if the frame has an end
+    /// already.
+    pub fn set_end(&mut self, end: End) {
+        let (end_len, len) = (end.len(), self.len + end.len());
+        assert!(len <= self.capacity() && self.is_complete(), "an end of {end_len} bytes");
+        assert!(self.is_large(), "an end of a frame in a short buffer");
+        self.space.end_len = end_len;
+        self.space.end = (end_len > 0).then_some(end);
+        self.len = len;
+    }
+
+    /// Leaves the bytes behind the first `head_len` in the memory of a lender, at offset `at`.
+    ///
+    /// # Panics
+    /// If the frame is shorter, or has an end already.
     #[inline]
     pub fn lend(&mut self, head_len: usize, lender: Lender, at: usize) {
         assert!(self.is_complete(), "the end of a frame is lent once");
         assert!(head_len <= self.len, "the end of {} bytes behind {head_len}", self.len);
-        self.space.end_len = self.len - head_len;
-        self.space.loan = Loan { lender, at };
+        let len = self.len - head_len;
+        let mut end = End::lent(lender);
+        let has_room = end.push(at, len);
+        debug_assert!(has_room, "the first piece");
+        (self.space.end_len, self.space.end) = (len, Some(end));
+    }
+
+    /// Removes the frame's end; the bytes before it remain.
+    #[inline]
+    pub fn take_end(&mut self) -> Option<End> {
+        // Most frames have none, and it would be moved: see "Structs that stall" in HACKING.md.
+        self.end()?;
+        self.len -= core::mem::take(&mut self.space.end_len);
+        self.space.end.take()
     }
 }
 
@@ -118,72 +123,68 @@ impl FramePool {
     /// Registers memory of a sender, until the end of the round.
     pub fn lender(&mut self, pages: &Arc<dyn Pages>) -> Lender {
         let Loans { round, lenders } = &mut self.loans;
-        let lender = Lender { round: *round, index: lenders.len() };
+        let index = u32::try_from(lenders.len()).expect("queues are few");
         lenders.push(LenderState { pages: Arc::clone(pages), use_of: LoanUse::default() });
-        lender
+        Lender { round: *round, index, kind: pages.kind() }
     }
 
-    /// The end of a frame, if it is on loan in this round.
+    /// The pages that an end is in; `None` if they were lent in an earlier round.
     #[inline]
-    pub fn lent_end(&self, frame: &Frame) -> Option<LentEnd<'_>> {
-        if !frame.is_on_loan() {
-            return None;
-        }
-        let Loan { lender, at } = frame.space.loan;
-        let pages = &*self.loans.get(lender)?.pages;
-        Some(LentEnd { pages, at, len: frame.space.end_len })
-    }
-
-    /// Copies into a frame's buffer what is not there yet: its body, or an end on loan.
-    ///
-    /// # Errors
-    /// Why it cannot be read. The frame must be dropped.
-    #[inline]
-    pub fn gather(&mut self, frame: &mut Frame) -> Result<(), DropReason> {
-        match frame.is_on_loan() {
-            true => self.gather_loan(frame),
-            false => frame.linearize(),
+    pub fn pages_of<'a>(&'a self, end: &'a End) -> Option<&'a dyn Pages> {
+        match end.lender() {
+            None => end.kept_pages().map(|pages| &**pages),
+            Some(lender) => {
+                let index = self.loans.index_of(lender)?;
+                Some(&*self.loans.lenders[index].pages)
+            }
         }
     }
 
-    /// Does the same for an end on loan, and for a body that a peer has lent.
+    /// Copies a frame's end, if it has one, into its buffer, which always has room for it.
     ///
     /// # Errors
-    /// As [`gather`](FramePool::gather).
+    /// Why it cannot be read. The frame must be dropped: it has lost its end.
     #[inline]
-    pub fn gather_lent(&mut self, frame: &mut Frame) -> Result<(), DropReason> {
-        if frame.is_lent() { self.gather(frame) } else { Ok(()) }
+    pub fn complete(&mut self, frame: &mut Frame) -> Result<(), DropReason> {
+        if frame.is_complete() { Ok(()) } else { self.read_end(frame) }
     }
 
     /// A function of its own, to keep the path of complete frames short.
     #[cold]
-    fn gather_loan(&mut self, frame: &mut Frame) -> Result<(), DropReason> {
-        let end = self.lent_end(frame).ok_or(DropReason::GrantCopy)?;
-        let LentEnd { pages, at, len } = end;
-        frame.space.end_len = 0;
-        let head_len = frame.len - len;
-        if let Err(reason) = pages.copy_to(at, &mut frame.bytes_mut()[head_len..]) {
+    fn read_end(&mut self, frame: &mut Frame) -> Result<(), DropReason> {
+        let len = frame.len;
+        let end = frame.take_end().ok_or(DropReason::GrantCopy)?;
+        let pages = self.pages_of(&end).ok_or(DropReason::GrantCopy)?;
+        let head_len = core::mem::replace(&mut frame.len, len);
+        if let Err(reason) = end.copy_from(pages, &mut frame.bytes_mut()[head_len..]) {
             // What follows in the buffer is of an earlier frame.
             frame.len = head_len;
             return Err(reason);
         }
-        self.loans.lenders[frame.space.loan.lender.index].use_of.gathered += 1;
+        if let Some(state) = self.state_of(&end) {
+            state.use_of.completed += 1;
+        }
         Ok(())
     }
 
-    /// Notes that the [end](FramePool::lent_end) of a frame was copied to where the frame leaves.
+    /// Notes that the [end](Frame::end) of a frame was copied to where the frame leaves.
     #[inline]
     pub fn count_copied(&mut self, frame: &Frame) {
-        let Lender { round, index } = frame.space.loan.lender;
-        let is_current = frame.is_on_loan() && round == self.loans.round;
-        if let Some(state) = self.loans.lenders.get_mut(index).filter(|_| is_current) {
+        if let Some(state) = frame.end().and_then(|end| self.state_of(end)) {
             state.use_of.copied += 1;
         }
     }
 
     /// What became of the frames that a lender has lent in this round so far.
     pub fn use_of(&self, lender: Lender) -> LoanUse {
-        self.loans.get(lender).map_or_else(LoanUse::default, |state| state.use_of)
+        let index = self.loans.index_of(lender);
+        index.map_or_else(LoanUse::default, |index| self.loans.lenders[index].use_of)
+    }
+
+    #[inline]
+    fn state_of(&mut self, end: &End) -> Option<&mut LenderState> {
+        let index = self.loans.index_of(end.lender()?)?;
+        Some(&mut self.loans.lenders[index])
     }
 
     /// Ends the loans of this round: the senders may reuse their memory.
@@ -198,8 +199,29 @@ impl FramePool {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use core::any::Any;
+
     use super::*;
     use crate::PoolBudget;
+
+    /// Memory of a guest, all of it sevens.
+    #[derive(Debug)]
+    struct Guest;
+
+    impl Pages for Guest {
+        fn copy_to(&self, _: usize, into: &mut [u8]) -> Result<(), DropReason> {
+            into.fill(7);
+            Ok(())
+        }
+
+        fn kind(&self) -> Ends {
+            Ends::MAPPED
+        }
+
+        fn memory(&self) -> &dyn Any {
+            self
+        }
+    }
 
     fn pool() -> FramePool {
         FramePool::new(PoolBudget::new(1 << 20))
@@ -207,7 +229,7 @@ mod tests {
 
     /// A frame of ten bytes, the last six of them on loan.
     fn lent(pool: &mut FramePool) -> (Frame, Lender) {
-        let pages: Arc<dyn Pages> = Arc::new(alloc::vec![7_u8; 100]);
+        let pages: Arc<dyn Pages> = Arc::new(Guest);
         let lender = pool.lender(&pages);
         let mut frame = pool.take(10).expect("there is memory");
         frame.bytes_mut().fill(1);
@@ -216,20 +238,21 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_shows_its_start_until_it_is_gathered() {
+    fn a_frame_shows_its_start_until_it_is_completed() {
         let mut pool = pool();
         let (mut frame, lender) = lent(&mut pool);
         assert_eq!((frame.len(), frame.bytes()), (10, &[1; 4][..]));
-        assert!(frame.is_lent() && frame.is_on_loan() && !frame.is_complete());
-        assert!(frame.body().is_none());
-        let end = pool.lent_end(&frame).expect("it is on loan");
-        assert_eq!((end.at, end.len), (50, 6));
+        assert!(frame.is_lent() && !frame.is_complete());
+        assert_eq!(frame.ends(), Ends::MAPPED);
+        let end = frame.end().expect("it is on loan");
+        assert_eq!(end.pieces(), [crate::Piece { at: 50, len: 6 }]);
+        assert!(end.kept_pages().is_none() && pool.pages_of(end).is_some());
         assert_eq!(pool.use_of(lender), LoanUse::default());
 
-        assert_eq!(pool.gather_lent(&mut frame), Ok(()));
+        assert_eq!(pool.complete(&mut frame), Ok(()));
         assert_eq!(frame.bytes(), [1, 1, 1, 1, 7, 7, 7, 7, 7, 7]);
-        assert!(!frame.is_lent() && !frame.is_on_loan() && frame.is_complete());
-        assert_eq!(pool.use_of(lender), LoanUse { copied: 0, gathered: 1 });
+        assert!(!frame.is_lent() && frame.is_complete());
+        assert_eq!(pool.use_of(lender), LoanUse { copied: 0, completed: 1 });
     }
 
     #[test]
@@ -239,8 +262,10 @@ mod tests {
         pool.end_loans();
         // The memory of another sender has the same place in the next round.
         let (other, _) = lent(&mut pool);
-        assert!(pool.lent_end(&frame).is_none() && pool.lent_end(&other).is_some());
-        assert_eq!(pool.gather(&mut frame), Err(DropReason::GrantCopy));
+        let [old, new] = [&frame, &other].map(|frame| frame.end().expect("it is on loan"));
+        assert!(pool.pages_of(old).is_none() && pool.pages_of(new).is_some());
+        assert_eq!(pool.complete(&mut frame), Err(DropReason::GrantCopy));
+        assert_eq!(frame.bytes(), [1; 4], "nothing of an earlier frame");
         assert_eq!(pool.use_of(lender), LoanUse::default());
     }
 
@@ -249,9 +274,7 @@ mod tests {
         let (mut one, mut two) = (pool(), pool());
         let (mut frame, _) = lent(&mut one);
         let (_other, _) = lent(&mut two);
-        assert_eq!(two.gather(&mut frame), Err(DropReason::GrantCopy));
-        assert_eq!(frame.linearize(), Err(DropReason::GrantCopy));
-        assert_eq!(one.gather(&mut frame), Ok(()));
+        assert_eq!(two.complete(&mut frame), Err(DropReason::GrantCopy));
     }
 
     #[test]

@@ -215,18 +215,23 @@ fn a_backend_cannot_write_to_pages_that_a_guest_sends_from() {
 
     // A head of a page, and a slab full of bytes.
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
-    let mut body = slabs.page_pool().take().expect("all of them are free");
-    let len = body.len().min(60_000);
-    body.truncate(len);
-    let slab = body.pages().memory().downcast_ref::<SharedPages>().expect("slabs are shared");
+    let mut end = slabs.page_pool().take().expect("all of them are free");
+    let len = end.len().min(60_000);
+    end.truncate(len);
+    let slab = end
+        .kept_pages()
+        .expect("they are our own")
+        .memory()
+        .downcast_ref::<SharedPages>()
+        .expect("slabs are shared");
     let slab = slab.clone();
     let bytes: Vec<u8> = (0..len).map(|at| byte_of(0, at)).collect();
-    slab.copy_from(body.pieces()[0].at, &bytes);
-    let at = body.pieces()[0].at;
+    slab.copy_from(end.pieces()[0].at, &bytes);
+    let at = end.pieces()[0].at;
     let mut frame = pool.take(65_000).expect("the pool has room");
     frame.set_len(PAGE_SIZE);
     frame.bytes_mut().fill(7);
-    frame.set_body(body);
+    frame.set_end(end);
     front.egress(&mut FrameQueue::from([frame]), &mut pool).expect("the backend does nothing");
 
     let mut memory = toolstack.memory().expect("domain 0 reaches other domains' memory");

@@ -99,7 +99,7 @@ impl Outboxes {
         let outbox = self.get(to.index).filter(|outbox| outbox.id == to)?;
         let last = outbox.frames.back().filter(|last| last.len() > MIDDLE_LEN)?;
         outbox.long.len = last.len();
-        Some(last.body().is_some())
+        Some(!last.is_complete())
     }
 
     /// The gauge that is raised until a queue has room for a long frame; `None` if the queue is

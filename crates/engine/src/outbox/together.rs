@@ -1,20 +1,20 @@
 //! Frames that are added to an outbox together: one check of their sums instead of one of each
 //! frame, which is most of what adding a short frame costs.
 
-use ringway_datapath::{Frame, FramePool, FrameVlan, segment};
+use ringway_datapath::{Ends, Frame, FramePool, FrameVlan, segment};
 
 use super::{Enqueue, MEMORY_GUARANTEED, Outbox, OutboxSlot, Outboxes};
 use crate::gauge::{Backlog, HIGH};
 use crate::slot::SlotId;
 use crate::state::EgressEvent;
 
-/// The sums of frames that a queue takes as they are: untagged, with nothing left to do, and
-/// without bodies. If some are on loan, it must be a queue that takes such frames.
+/// The sums of frames that a queue takes as they are, if it takes their ends: untagged, and with
+/// nothing left to do.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
     backlog: Backlog,
     memory: usize,
-    has_loans: bool,
+    ends: Ends,
 }
 
 impl Sums {
@@ -24,12 +24,12 @@ impl Sums {
         let mut sums = Sums::default();
         for frame in frames {
             let is_untagged = frame.vlan == FrameVlan::None;
-            if !is_untagged || !segment::is_ready(frame) || frame.body().is_some() {
+            if !is_untagged || !segment::is_ready(frame) {
                 return None;
             }
             sums.backlog.bytes += frame.len();
             sums.memory += frame.memory();
-            sums.has_loans |= !frame.is_complete();
+            sums.ends = sums.ends | frame.ends();
         }
         sums.backlog.frames = frames.len();
         Some(sums)
@@ -48,7 +48,7 @@ impl Outbox {
         !backlog.reaches(HIGH)
             && !self.is_stalled()
             && self.capture.is_none()
-            && (!sums.has_loans || self.traits.takes_loans)
+            && self.traits.takes.has(sums.ends)
             && (memory <= MEMORY_GUARANTEED || memory < self.memory_max(at.memory_max(pool)))
     }
 }
@@ -73,7 +73,7 @@ impl Outboxes {
         outbox.frames.extend(frames);
         outbox.bytes += sums.backlog.bytes;
         outbox.memory += sums.memory;
-        outbox.has_lent |= sums.has_loans;
+        outbox.has_lent |= sums.ends.are_lent();
         if !outbox.is_draining() {
             outbox.state = outbox.state.on(EgressEvent::Enqueued, at.now);
         }
@@ -86,20 +86,39 @@ impl Outboxes {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use std::any::Any;
     use std::cell::OnceCell;
     use std::sync::Arc;
     use std::time::{Instant, SystemTime};
 
-    use ringway_datapath::{OffloadCaps, Pages, PoolBudget, QueueTraits};
+    use ringway_datapath::{DropReason, OffloadCaps, Pages, PoolBudget, QueueTraits};
 
     use super::*;
     use crate::capture::Capture;
     use crate::outbox::STALL;
 
+    /// Memory of a guest that no test reads.
+    #[derive(Debug)]
+    struct Guest;
+
+    impl Pages for Guest {
+        fn copy_to(&self, _: usize, _: &mut [u8]) -> Result<(), DropReason> {
+            Err(DropReason::GrantCopy)
+        }
+
+        fn kind(&self) -> Ends {
+            Ends::MAPPED
+        }
+
+        fn memory(&self) -> &dyn Any {
+            self
+        }
+    }
+
     const TO: SlotId = SlotId { index: 0, generation: 0 };
 
-    fn outboxes(takes_loans: bool) -> Outboxes {
-        let traits = QueueTraits { takes_loans, ..QueueTraits::in_memory(OffloadCaps::ALL) };
+    fn outboxes(takes: Ends) -> Outboxes {
+        let traits = QueueTraits { takes, ..QueueTraits::in_memory(OffloadCaps::ALL) };
         let mut outboxes = Outboxes::default();
         outboxes.insert(Outbox::new(TO, 0, traits, Arc::default(), Arc::default()));
         outboxes
@@ -133,7 +152,7 @@ mod tests {
 
     #[test]
     fn frames_are_added_in_order_and_the_outbox_drains_once() {
-        let (mut outboxes, mut pool) = (outboxes(false), pool());
+        let (mut outboxes, mut pool) = (outboxes(Ends::NONE), pool());
         assert_eq!(add(&mut outboxes, &mut pool, 0..5), 5);
         assert_eq!(add(&mut outboxes, &mut pool, 5..9), 4);
         assert_eq!(outboxes.draining, [0]);
@@ -145,7 +164,7 @@ mod tests {
 
     #[test]
     fn frames_that_would_reach_the_mark_are_added_one_by_one() {
-        let (mut outboxes, mut pool) = (outboxes(false), pool());
+        let (mut outboxes, mut pool) = (outboxes(Ends::NONE), pool());
         for _ in 0..HIGH.frames / 64 - 1 {
             assert_eq!(add(&mut outboxes, &mut pool, 0..64), 64);
         }
@@ -158,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_capture_and_a_stall_see_each_frame() {
-        let (mut outboxes, mut pool) = (outboxes(false), pool());
+        let (mut outboxes, mut pool) = (outboxes(Ends::NONE), pool());
         let outbox = outboxes.get(0).expect("it is there");
         let capture = Capture::new(usize::MAX, (Instant::now(), SystemTime::now()));
         outbox.capture = Some(Arc::new(capture));
@@ -175,7 +194,7 @@ mod tests {
 
     #[test]
     fn frames_that_take_too_much_memory_are_added_one_by_one() {
-        let mut outboxes = outboxes(false);
+        let mut outboxes = outboxes(Ends::NONE);
         // The port may take a quarter of what is left.
         let mut pool = FramePool::new(PoolBudget::new(256 << 10));
         assert_eq!(add(&mut outboxes, &mut pool, 0..4), 4);
@@ -183,15 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn frames_on_loan_are_added_where_they_are_taken() {
-        for takes_loans in [false, true] {
-            let (mut outboxes, mut pool) = (outboxes(takes_loans), pool());
-            let pages: Arc<dyn Pages> = Arc::new(vec![0_u8; 1000]);
+    fn frames_with_ends_are_added_where_these_are_taken() {
+        for takes in [Ends::NONE, Ends::OWN, Ends::MAPPED, Ends::OWN | Ends::MAPPED] {
+            let (mut outboxes, mut pool) = (outboxes(takes), pool());
+            let pages: Arc<dyn Pages> = Arc::new(Guest);
             let lender = pool.lender(&pages);
             let mut frame = pool.take(600).expect("there is memory");
             frame.lend(100, lender, 0);
-            assert_eq!(add_frames(&mut outboxes, &pool, vec![frame]), usize::from(takes_loans));
-            assert_eq!(outboxes.get(0).expect("it is there").has_lent, takes_loans);
+            let is_taken = takes.has(Ends::MAPPED);
+            assert_eq!(add_frames(&mut outboxes, &pool, vec![frame]), usize::from(is_taken));
+            assert_eq!(outboxes.get(0).expect("it is there").has_lent, is_taken);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    Body, Budget, Checksum, DropReason, FlowHash, Frame, FrameBatch, FramePool, FrameQueue, Gso,
+    Budget, Checksum, DropReason, End, FlowHash, Frame, FrameBatch, FramePool, FrameQueue, Gso,
     MacAddr, OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown,
     QueueTraits, Receipts, Result, VlanRules, Woken,
 };
@@ -98,9 +98,9 @@ fn put_in_pages(frame: &mut Frame) {
     frame.set_len(4096);
     let len = end.len();
     let receipt = Receipts::new(1, Waker::noop()).issue(0);
-    let mut body = Body::new(Arc::new(end), receipt);
-    assert!(body.push(0, len));
-    frame.set_body(body);
+    let mut pages = End::kept(Arc::new(end), receipt);
+    assert!(pages.push(0, len));
+    frame.set_end(pages);
 }
 
 /// The engine's end.
@@ -169,7 +169,7 @@ impl PortQueue for TestQueue {
                 put_in_pages(&mut frame);
             }
             if let Some(lender) = far.lender.as_ref().filter(|_| len > HEAD_LEN) {
-                lend(&mut frame, far.taken, lender, pool);
+                lend(&mut frame, lender, pool);
             }
             bytes += frame.work();
             far.taken += 1;

@@ -1,14 +1,13 @@
-//! Frames whose ends are in lent pages: they leave or are gathered within a round.
+//! Frames whose ends are in lent pages: they leave or are completed within a round.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_datapath::{
-    Body, Checksum, DropReason, Frame, FramePool, Gso, GsoKind, OffloadCaps, Pages, QueueTraits,
-    Receipts,
+    Checksum, DropReason, End, Ends, Frame, FramePool, Gso, GsoKind, OffloadCaps, Pages,
+    QueueTraits,
 };
 use ringway_engine::{Capture, Wait};
 
@@ -16,48 +15,35 @@ use crate::bench::{Bench, ONE, Station, TRAITS, byte_at};
 
 const MEMORY: usize = 64 << 20;
 const LEN: usize = 20_000;
-/// Bytes before the body.
+/// Bytes before the end.
 pub(crate) const HEAD_LEN: usize = 4096;
-/// Bodies that may be lent at once.
-const BODIES: usize = 64;
 
-/// How the end of a frame is lent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// As a body, which knows its pages.
-    Body,
-    /// On loan: the pool knows the pages.
-    Loan,
-}
-
-const WAYS: [Way; 2] = [Way::Body, Way::Loan];
+/// Kinds of lent ends.
+const KINDS: [Ends; 2] = [Ends::GRANTED, Ends::MAPPED];
 
 /// The peer that lends.
 #[derive(Debug)]
 pub(crate) struct Lender {
-    way: Way,
-    receipts: Receipts,
+    kind: Ends,
     /// Pages whose bytes are on loan.
     on_loan: Mutex<Vec<Weak<LentPages>>>,
     is_readable: AtomicBool,
-    gathered: AtomicUsize,
+    completed: AtomicUsize,
 }
 
 impl Lender {
-    fn new(way: Way) -> Arc<Lender> {
+    fn new(kind: Ends) -> Arc<Lender> {
         Arc::new(Lender {
-            way,
+            kind,
             on_loan: Mutex::default(),
-            receipts: Receipts::new(BODIES, Waker::noop()),
             is_readable: AtomicBool::new(true),
-            gathered: AtomicUsize::new(0),
+            completed: AtomicUsize::new(0),
         })
     }
 
     fn has_lent(&self) -> bool {
         let on_loan = self.on_loan.lock().expect("no test panics with the lock");
         on_loan.iter().any(|pages| pages.strong_count() > 0)
-            || (0..BODIES).any(|number| self.receipts.is_held(number))
     }
 }
 
@@ -69,7 +55,7 @@ struct LentPages {
 
 impl Pages for LentPages {
     fn copy_to(&self, at: usize, into: &mut [u8]) -> Result<(), DropReason> {
-        self.lender.gathered.fetch_add(1, Relaxed);
+        self.lender.completed.fetch_add(1, Relaxed);
         if !self.lender.is_readable.load(Relaxed) {
             return Err(DropReason::GrantCopy);
         }
@@ -77,8 +63,8 @@ impl Pages for LentPages {
         Ok(())
     }
 
-    fn are_lent(&self) -> bool {
-        true
+    fn kind(&self) -> Ends {
+        self.lender.kind
     }
 
     fn memory(&self) -> &dyn Any {
@@ -87,7 +73,7 @@ impl Pages for LentPages {
 }
 
 /// Makes the frame with this number a TCP segment, and leaves its end in pages.
-pub(crate) fn lend(frame: &mut Frame, number: u64, lender: &Arc<Lender>, pool: &mut FramePool) {
+pub(crate) fn lend(frame: &mut Frame, lender: &Arc<Lender>, pool: &mut FramePool) {
     let bytes = frame.bytes_mut();
     let ip_len = u16::try_from(bytes.len() - 14).expect("frames are short");
     bytes.iter_mut().enumerate().skip(54).for_each(|(offset, byte)| *byte = byte_at(offset));
@@ -101,49 +87,48 @@ pub(crate) fn lend(frame: &mut Frame, number: u64, lender: &Arc<Lender>, pool: &
     bytes[HEAD_LEN..].fill(0);
     let len = end.len();
     let pages = Arc::new(LentPages { bytes: end, lender: Arc::clone(lender) });
-    if lender.way == Way::Loan {
-        let mut on_loan = lender.on_loan.lock().expect("no test panics with the lock");
-        on_loan.retain(|pages| pages.strong_count() > 0);
-        on_loan.push(Arc::downgrade(&pages));
-        let pages: Arc<dyn Pages> = pages;
+    let mut on_loan = lender.on_loan.lock().expect("no test panics with the lock");
+    on_loan.retain(|pages| pages.strong_count() > 0);
+    on_loan.push(Arc::downgrade(&pages));
+    let pages: Arc<dyn Pages> = pages;
+    if lender.kind == Ends::MAPPED {
         return frame.lend(HEAD_LEN, pool.lender(&pages), 0);
     }
     frame.set_len(HEAD_LEN);
-    let number = usize::try_from(number).expect("64 bits fit") % BODIES;
-    let mut body = Body::new(pages, lender.receipts.issue(number));
-    assert!(body.push(0, len));
-    frame.set_body(body);
+    let mut end = End::lent(pool.lender(&pages));
+    assert!(end.push(0, len));
+    frame.set_end(end);
     frame.offload.checksum = Checksum::Blank;
     frame.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
 }
 
 /// A sender that lends, and a receiver whose queue takes lent ends.
-fn pair(bench: &mut Bench, way: Way) -> (Station, Station, Arc<Lender>) {
-    let traits = QueueTraits { takes_bodies: true, takes_loans: true, ..TRAITS };
+fn pair(bench: &mut Bench, kind: Ends) -> (Station, Station, Arc<Lender>) {
+    let traits = QueueTraits { takes: Ends::GRANTED | Ends::MAPPED, ..TRAITS };
     let [sender, receiver] = [1, 2].map(|port| bench.port_with(port, 1, ONE, traits).remove(0));
-    let lender = Lender::new(way);
+    let lender = Lender::new(kind);
     sender.far().lender = Some(Arc::clone(&lender));
     (sender, receiver, lender)
 }
 
 #[test]
 fn a_lent_end_leaves_from_its_pages() {
-    for way in WAYS {
+    for kind in KINDS {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench, way);
+        let (sender, receiver, lender) = pair(&mut bench, kind);
         sender.far().script.extend([(2, LEN); 10]);
         bench.round();
         let far = receiver.far();
         assert_eq!((far.received, far.lent), (10, 10));
-        assert_eq!((lender.gathered.load(Relaxed), lender.has_lent()), (0, false));
+        assert_eq!((lender.completed.load(Relaxed), lender.has_lent()), (0, false));
     }
 }
 
 #[test]
-fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
-    for (room, way) in [0, 3].into_iter().flat_map(|room| WAYS.map(|way| (room, way))) {
+fn what_waits_for_a_slow_receiver_is_completed_within_the_round() {
+    for (room, kind) in [0, 3].into_iter().flat_map(|room| KINDS.map(|kind| (room, kind))) {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench, way);
+        let (sender, receiver, lender) = pair(&mut bench, kind);
         receiver.far().room = room;
         // More than an outbox takes at once, so that some frames stay at the source.
         sender.far().script.extend([(2, LEN); 500]);
@@ -158,23 +143,23 @@ fn what_waits_for_a_slow_receiver_is_gathered_within_the_round() {
         }
         let far = receiver.far();
         assert!(far.received > 3, "{}", far.received);
-        assert!(lender.gathered.load(Relaxed) > 0);
+        assert!(lender.completed.load(Relaxed) > 0);
         // The last one left from its pages; those that waited have all their bytes.
         assert_eq!(far.longest[42..], payload());
     }
 }
 
 #[test]
-fn a_sender_that_fails_has_its_memory_back_only_when_its_frames_are_gathered() {
-    for way in WAYS {
+fn a_sender_that_fails_has_its_memory_back_only_when_its_frames_are_completed() {
+    for kind in KINDS {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench, way);
+        let (sender, receiver, lender) = pair(&mut bench, kind);
         sender.far().script.extend([(2, LEN); 10]);
         sender.far().breaks = true;
         bench.round();
         // The engine calls its queue for the last time before the other one sends.
         let far = receiver.far();
-        assert_eq!((far.received, far.lent, lender.gathered.load(Relaxed)), (10, 0, 10));
+        assert_eq!((far.received, far.lent, lender.completed.load(Relaxed)), (10, 0, 10));
         assert_eq!(far.longest[42..], payload());
     }
 }
@@ -182,7 +167,7 @@ fn a_sender_that_fails_has_its_memory_back_only_when_its_frames_are_gathered() {
 /// A pair that has exchanged its first long frames, so that the sender looks ahead: the receiver
 /// has no room left.
 fn pair_that_looks_ahead(bench: &mut Bench) -> (Station, Station, Arc<Lender>) {
-    let (sender, receiver, lender) = pair(bench, Way::Body);
+    let (sender, receiver, lender) = pair(bench, Ends::GRANTED);
     {
         let mut far = receiver.far();
         (far.shows_room, far.room) = (true, 2);
@@ -215,7 +200,7 @@ fn long_frames_wait_in_the_pages_of_their_sender() {
         assert!(bench.now < start + Duration::from_secs(1), "it goes on");
     }
     let far = receiver.far();
-    assert_eq!((far.received, far.lent, lender.gathered.load(Relaxed)), (302, 302, 0));
+    assert_eq!((far.received, far.lent, lender.completed.load(Relaxed)), (302, 302, 0));
 }
 
 #[test]
@@ -230,7 +215,7 @@ fn an_engine_sleeps_until_there_is_room_and_then_goes_on() {
     for _ in 0..3 {
         bench.round();
     }
-    assert_eq!((receiver.far().lent, lender.gathered.load(Relaxed)), (3, 0));
+    assert_eq!((receiver.far().lent, lender.completed.load(Relaxed)), (3, 0));
     assert!((0..10).any(|_| is_asleep(bench.round())), "nothing is left to do");
 }
 
@@ -284,9 +269,9 @@ fn a_receiver_that_leaves_releases_its_sender() {
 
 #[test]
 fn an_end_that_cannot_be_read_costs_its_own_frame() {
-    for way in WAYS {
+    for kind in KINDS {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench, way);
+        let (sender, receiver, lender) = pair(&mut bench, kind);
         lender.is_readable.store(false, Relaxed);
         receiver.far().room = 0;
         sender.far().script.extend([(2, LEN), (2, LEN), (2, LEN)]);
@@ -310,9 +295,9 @@ fn payload() -> Vec<u8> {
 fn every_reader_of_a_frame_gets_all_of_it() {
     // A mirror, a station that no port has, and a receiver that takes no lent ends.
     let cases = ["mirror", "flood", "plain"];
-    for (case, way) in cases.into_iter().flat_map(|case| WAYS.map(|way| (case, way))) {
+    for (case, kind) in cases.into_iter().flat_map(|case| KINDS.map(|kind| (case, kind))) {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench, way);
+        let (sender, receiver, lender) = pair(&mut bench, kind);
         let other = bench.port(3, 1, ONE).remove(0);
         let to = match case {
             "mirror" => {
@@ -343,11 +328,11 @@ fn every_reader_of_a_frame_gets_all_of_it() {
 #[test]
 fn a_capture_shows_all_of_a_frame_which_arrives_whole() {
     let cases = [(true, false), (false, true), (true, true)];
-    for ((at_sender, at_receiver), way) in
-        cases.into_iter().flat_map(|case| WAYS.map(|way| (case, way)))
+    for ((at_sender, at_receiver), kind) in
+        cases.into_iter().flat_map(|case| KINDS.map(|kind| (case, kind)))
     {
         let mut bench = Bench::new(MEMORY);
-        let (sender, receiver, lender) = pair(&mut bench, way);
+        let (sender, receiver, lender) = pair(&mut bench, kind);
         let new = || Arc::new(Capture::new(usize::MAX, (Instant::now(), SystemTime::now())));
         let captures = [(at_sender, &sender), (at_receiver, &receiver)].map(|(is_on, station)| {
             let capture = is_on.then(new);
@@ -384,8 +369,8 @@ fn segments_for_a_receiver_that_needs_them_hold_all_bytes() {
     let without_gso = OffloadCaps { gso_v4: false, gso_v6: false, ..OffloadCaps::ALL };
     for caps in [without_gso, OffloadCaps::NONE] {
         let mut bench = Bench::new(MEMORY);
-        let (sender, _, lender) = pair(&mut bench, Way::Body);
-        let traits = QueueTraits { caps, takes_bodies: true, ..TRAITS };
+        let (sender, _, lender) = pair(&mut bench, Ends::GRANTED);
+        let traits = QueueTraits { caps, takes: Ends::GRANTED, ..TRAITS };
         let receiver = bench.port_with(3, 1, ONE, traits).remove(0);
         sender.far().script.extend([(3, LEN); 2]);
         bench.round();

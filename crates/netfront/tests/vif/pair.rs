@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringway_datapath::{
-    Body, Budget, Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, MIDDLE_LEN,
+    Budget, Checksum, End, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, MIDDLE_LEN,
     Offload, PagePool, Pending, PoolBudget, PortQueue, Wakers, Woken,
 };
 use ringway_netfront::Slabs;
@@ -66,15 +66,15 @@ impl Lane {
             let offload = Offload { checksum, gso };
             let Some(mut frame) = pool.take(len) else { return };
             let bytes = pattern(random.usize(0..1000), len);
-            let body = (len > MIDDLE_LEN).then(|| self.page_pool.as_mut()?.take()).flatten();
-            match body {
+            let end = (len > MIDDLE_LEN).then(|| self.page_pool.as_mut()?.take()).flatten();
+            match end {
                 None => frame.bytes_mut().copy_from_slice(&bytes),
-                Some(mut body) => {
-                    body.truncate(len - MIDDLE_LEN);
+                Some(mut end) => {
+                    end.truncate(len - MIDDLE_LEN);
                     frame.set_len(MIDDLE_LEN);
                     frame.bytes_mut().copy_from_slice(&bytes[..MIDDLE_LEN]);
-                    fill(&body, &bytes[MIDDLE_LEN..]);
-                    frame.set_body(body);
+                    fill(&end, &bytes[MIDDLE_LEN..]);
+                    frame.set_end(end);
                     self.in_pages[0] += 1;
                 }
             }
@@ -86,11 +86,11 @@ impl Lane {
 
     /// Takes frames, and compares all but the newest `held`.
     fn compare(&mut self, frames: FrameBatch, held: usize, pool: &mut FramePool) {
-        self.in_pages[1] += frames.iter().filter(|frame| frame.body().is_some()).count();
+        self.in_pages[1] += frames.iter().filter(|frame| !frame.is_complete()).count();
         self.held.extend(frames);
         while self.held.len() > held {
             let Some(mut frame) = self.held.pop_front() else { return };
-            frame.linearize().expect("its pages are our own");
+            pool.complete(&mut frame).expect("its pages are our own");
             let sent = self.expected.pop_front().expect("nothing arrives that was not sent");
             assert_eq!(frame.bytes(), sent.bytes);
             assert_eq!(frame.offload, sent.offload);
@@ -100,10 +100,11 @@ impl Lane {
     }
 }
 
-/// Writes the bytes of a body, as a device does.
-fn fill(body: &Body, bytes: &[u8]) {
-    let pages: &SharedPages = body.pages().memory().downcast_ref().expect("pages of a machine");
-    let [piece] = body.pieces() else { panic!("a slab is one piece") };
+/// Writes the bytes of an end, as a device does.
+fn fill(end: &End, bytes: &[u8]) {
+    let pages: &SharedPages =
+        end.kept_pages().expect("a slab").memory().downcast_ref().expect("pages of a machine");
+    let [piece] = end.pieces() else { panic!("a slab is one piece") };
     assert_eq!(piece.len, bytes.len());
     pages.copy_from(piece.at, bytes);
 }
@@ -228,7 +229,7 @@ fn in_place(front: &mut Front, back: &mut Back, pool: &mut FramePool) -> Frame {
     back.egress(&mut FrameQueue::from([frame]), pool).expect("the frontend is honest");
     let mut frames = take(front, pool);
     assert_eq!(frames.len(), 1);
-    assert!(frames[0].body().is_some());
+    assert!(!frames[0].is_complete());
     frames.remove(0)
 }
 

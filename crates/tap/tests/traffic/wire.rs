@@ -111,7 +111,7 @@ fn cross(
     from.ingress(Budget::BATCH, pool, &mut batch)?;
     for frame in &batch {
         report.longest = report.longest.max(frame.len());
-        report.in_pages += usize::from(frame.body().is_some());
+        report.in_pages += usize::from(!frame.is_complete());
         report.with_gso += usize::from(frame.offload.gso.is_some());
     }
     waiting.extend(batch);

@@ -81,7 +81,7 @@ fn carry(
         sender.egress(from, pool).expect("the peer is honest");
         receiver.ingress(Budget::BATCH, pool, &mut batch).expect("the peer is honest");
         for frame in &mut batch {
-            pool.gather_lent(frame).expect("the peer is honest");
+            pool.complete(frame).expect("the peer is honest");
         }
         received.extend(batch.drain(..));
         receiver.settle(pool).expect("the peer is honest");

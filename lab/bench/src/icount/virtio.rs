@@ -107,7 +107,7 @@ fn backend_turn_end(
 ) -> Result<(), QueueDown> {
     if taken.iter().any(Frame::is_lent) {
         for frame in taken.iter_mut() {
-            pool.gather_lent(frame).expect("its memory is there");
+            pool.complete(frame).expect("its memory is there");
         }
         back.settle(pool)?;
         pool.end_loans();

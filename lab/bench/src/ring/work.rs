@@ -134,7 +134,7 @@ impl<P: PortQueue> PortEnd<P> {
             match work {
                 Work::Receive => {
                     for mut frame in self.batch.drain(..) {
-                        self.pool.gather(&mut frame).expect("its memory is there");
+                        self.pool.complete(&mut frame).expect("its memory is there");
                         self.pool.recycle(frame);
                     }
                 }
@@ -146,7 +146,7 @@ impl<P: PortQueue> PortEnd<P> {
             }
             if has_lent {
                 for frame in queue.iter_mut() {
-                    self.pool.gather_lent(frame).expect("its memory is there");
+                    self.pool.complete(frame).expect("its memory is there");
                 }
                 port.settle(&mut self.pool)?;
                 self.pool.end_loans();
