@@ -13,7 +13,7 @@ use ringway_datapath::{FrameBatch, FramePool, MacAddr, PoolBudget, VlanRules};
 use ringway_fuzz::{Input, frames};
 use ringway_switch::{
     FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, StormLimits, Switch,
-    SwitchConfig, Ticks, Unregistered, Verdict, Verdicts,
+    SwitchConfig, Ticks, Unregistered, Verdict,
 };
 
 const PORTS: u16 = 4;
@@ -53,7 +53,6 @@ fuzz_target!(|data: &[u8]| {
     let mut flooded = [0_u64; PORTS as usize];
     let mut seen = Seen::new();
     let policy = PortPolicy::open();
-    let mut verdicts = Verdicts::new();
     while !input.is_empty() {
         match input.u8() % 8 {
             0 => now = Ticks(now.0.wrapping_add(u32::from(input.u8()))),
@@ -70,21 +69,21 @@ fuzz_target!(|data: &[u8]| {
                     false => multicast(&mut input, &mut pool),
                 };
                 let index = usize::from(from.0);
-                switch.classify(from, &policy, &mut batch, now, &budgets[index], &mut verdicts);
-                assert_eq!(verdicts.len(), batch.len(), "one verdict for each frame");
-                for (frame, verdict) in batch.iter().zip(&verdicts) {
-                    check(frame.bytes(), *verdict, from, now, &mut seen);
+                switch.classify(from, &policy, &mut batch, now, &budgets[index]);
+                for frame in &batch {
+                    let verdict = frame.verdict;
+                    check(frame.bytes(), verdict, from, now, &mut seen);
                     if from != PortId(0) && is_a_routers(frame.bytes()) {
                         assert!(matches!(verdict, Verdict::Drop(_)), "{from} was let be a router");
                     }
                     let is_flooded = matches!(verdict, Verdict::Flood | Verdict::Routers);
                     flooded[index] += u64::from(is_flooded);
-                    if *verdict == Verdict::Routers {
+                    if verdict == Verdict::Routers {
                         note(frame.bytes(), from, now, &mut listens);
                     }
-                    let scope = switch.scope_of(from, &policy, frame, *verdict);
+                    let scope = switch.scope_of(from, &policy, frame, verdict);
                     for port in (0..PORTS).map(PortId) {
-                        let is_wanted = *verdict == Verdict::Flood
+                        let is_wanted = verdict == Verdict::Flood
                             && is_listening(&listens, frame.bytes(), port, now);
                         let hears = scope.has(port);
                         assert!(hears || !is_wanted || port == from, "{port} does not hear it");

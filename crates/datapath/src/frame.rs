@@ -22,7 +22,7 @@ use crossbeam_queue::ArrayQueue;
 use ringway_wire::PAGE_SIZE;
 
 use crate::headers::{Headers, parse_head};
-use crate::{End, FrameVlan, Offload};
+use crate::{End, FrameVlan, Offload, Verdict};
 
 pub use loan::LoanUse;
 use loan::Loans;
@@ -83,6 +83,8 @@ pub struct Metadata {
     pub offload: Offload,
     /// The VLAN that it belongs to, set by the switch.
     pub vlan: FrameVlan,
+    /// Where it goes, set by the switch.
+    pub verdict: Verdict,
     /// The hash by which it was steered to a queue, if that is one which its receiver has chosen.
     pub flow: Option<FlowHash>,
 }

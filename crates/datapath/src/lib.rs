@@ -25,6 +25,7 @@ pub mod segment;
 mod sync;
 pub mod tagging;
 mod times;
+mod verdict;
 pub mod vlan;
 pub mod vnet;
 
@@ -45,6 +46,7 @@ pub use rules::{
     link_local_of,
 };
 pub use times::TimeCounters;
+pub use verdict::{PortId, Verdict};
 pub use vlan::{FrameVlan, Vid};
 
 use crate::headers::{IpVersion, Transport};

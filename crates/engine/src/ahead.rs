@@ -12,9 +12,9 @@ impl<Q: PortQueue> Engine<Q> {
     /// held, or goes on as if it had not asked; `None` for any other source.
     #[inline]
     pub(crate) fn room_ahead(&mut self, slot: usize, now: Instant) -> Option<Room> {
-        let source = self.sources[slot].as_mut().filter(|source| source.sends_long)?;
+        let source = self.sources[slot].as_mut().filter(|source| source.ahead.is_due)?;
         source.refresh(now);
-        let to = source.long_to.filter(|_| source.sends_long && source.is_open())?;
+        let to = source.ahead.to.filter(|_| source.ahead.is_due && source.is_open())?;
         let target = self.sources.get_mut(to.index)?.as_mut()?;
         self.current_queue = Some((target.port_id, target.queue_index));
         let outbox = self.outboxes.get(to.index).filter(|outbox| outbox.id == to)?;

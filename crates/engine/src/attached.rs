@@ -58,7 +58,7 @@ impl<Q: PortQueue> Attached<Q> {
     #[must_use]
     pub fn moved_to(mut self, id: SlotId, now: Instant) -> Attached<Q> {
         self.source.id = id;
-        self.source.long_to = None;
+        self.source.ahead.to = None;
         self.source.on(crate::state::IngressEvent::Restart);
         self.outbox.moved_to(id, now);
         self
@@ -68,7 +68,7 @@ impl<Q: PortQueue> Attached<Q> {
     /// caller wakes the engines whose sources the queue held.
     pub fn into_queue(mut self, pool: &mut FramePool) -> Q {
         self.outbox.close(pool);
-        self.source.kept.drain(..).for_each(|(frame, _)| pool.recycle(frame));
+        self.source.kept.frames.drain(..).for_each(|frame| pool.recycle(frame));
         // Responses that waited for frames are sent, so that the next backend does not serve their
         // requests again. If this fails, the peer is gone.
         let _ = self.source.queue.settle(pool);

@@ -4,9 +4,8 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
 use ringway_datapath::{BATCH, FrameBatch, FramePool, Pending, PortQueue, QueueDown, Woken};
-use ringway_switch::{PortId, PortPolicy, Ticks, Verdict};
+use ringway_switch::{PortId, PortPolicy, Ticks};
 
 use crate::attached::Attached;
 use crate::capture::Capture;
@@ -59,7 +58,6 @@ pub struct Engine<Q> {
     /// The queue that the engine is serving, or served last.
     pub(crate) current_queue: Option<(PortId, u16)>,
     batch: FrameBatch,
-    verdicts: ArrayVec<Verdict, BATCH>,
 }
 
 /// A queue that failed.
@@ -114,7 +112,6 @@ impl<Q: PortQueue> Engine<Q> {
             failures: Vec::new(),
             current_queue: None,
             batch: FrameBatch::new(),
-            verdicts: ArrayVec::new(),
         }
     }
 
@@ -178,7 +175,6 @@ impl<Q: PortQueue> Engine<Q> {
             shares: &mut self.shares,
             pool: &mut self.pool,
             batch: &mut self.batch,
-            verdicts: &mut self.verdicts,
             room,
             now: self.now,
             ticks: self.ticks,
@@ -203,7 +199,7 @@ impl<Q: PortQueue> Engine<Q> {
         // sends its pending responses.
         let has_frames = !self.batch.is_empty();
         if has_frames {
-            router.forward(source, &mut self.batch, &self.verdicts);
+            router.forward(source, &mut self.batch);
             if !source.kept.is_empty() {
                 source.complete_kept(router.pool);
                 source.refund_kept(&mut self.shares);

@@ -14,6 +14,7 @@ use ringway_switch::{PortId, Switch, Verdict};
 use crate::directory::{Directory, Forwarding, QueueAddress};
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
+use crate::kept::Ahead;
 use crate::outbox::{Enqueue, Outboxes, Sums};
 use crate::share::{Handling, Stations, cost};
 use crate::slot::SlotId;
@@ -43,53 +44,85 @@ pub(crate) struct Router<'a> {
 impl<'a> Router<'a> {
     /// Forwards the frames of a source up to the first one that meets pressure. That one and the
     /// ones after it are kept there.
-    pub(crate) fn forward<Q: PortQueue>(
-        &mut self,
-        source: &mut Source<Q>,
-        batch: &mut FrameBatch,
-        verdicts: &[Verdict],
-    ) {
+    pub(crate) fn forward<Q: PortQueue>(&mut self, source: &mut Source<Q>, batch: &mut FrameBatch) {
         self.has_long = batch.iter().any(|frame| frame.len() > MIDDLE_LEN);
-        let mirroring = match &source.forwarding {
+        let watching = match &source.forwarding {
             Forwarding::Switch(switch) if switch.mirrors().is_active() => Some(Arc::clone(switch)),
             Forwarding::Switch(_) | Forwarding::Patch(_) => None,
         };
-        source.is_front_mirrored &= mirroring.is_some();
+        match watching {
+            None => self.forward_plain(source, batch),
+            Some(switch) => self.forward_watched(&switch, source, batch),
+        }
+    }
+
+    /// Forwards frames of which mirrors get no copy: those for one queue together.
+    fn forward_plain<Q: PortQueue>(&mut self, source: &mut Source<Q>, batch: &mut FrameBatch) {
+        source.kept.is_front_mirrored = false;
         let sums = Sums::of(batch);
-        let are_plain = mirroring.is_none()
-            && (sums.is_some() || batch.iter().all(|frame| frame.vlan == FrameVlan::None));
+        let are_untagged =
+            sums.is_some() || batch.iter().all(|frame| frame.vlan == FrameVlan::None);
+        let of_all = verdict_of_all(batch);
         let mut frames = batch.drain(..);
-        for run in verdicts.chunk_by(PartialEq::eq) {
-            let verdict = run[0];
-            let sums = sums.filter(|_| run.len() == verdicts.len());
-            let mut run = frames.by_ref().take(run.len());
-            if let (Verdict::Unicast(to), true) = (verdict, are_plain) {
-                self.deliver_run(&mut run, sums, to, source);
+        if let (Some(_), Some(Verdict::Unicast(to))) = (sums, of_all) {
+            // Nearly all batches are of this kind, and nothing of them is left.
+            self.deliver_run(&mut frames, sums, to, source);
+        }
+        let mut frames = frames.peekable();
+        while let Some(verdict) = frames.peek().map(|frame| frame.verdict) {
+            if let (Verdict::Unicast(to), true) = (verdict, are_untagged) {
+                let mut run = iter::from_fn(|| frames.next_if(|frame| frame.verdict == verdict));
+                self.deliver_run(&mut run, None, to, source);
             }
-            for mut frame in run {
-                if let Some(switch) = &mirroring {
-                    // The mirror may have been set after the frame was inspected.
-                    if let Err(reason) = self.pool.complete(&mut frame) {
-                        self.discard(frame, reason, source);
-                        continue;
-                    }
-                    self.mirror_once(switch, &frame, verdict, source);
-                }
-                match verdict {
-                    Verdict::Unicast(to) => {
-                        if let Err(frame) = self.deliver(frame, to, source) {
-                            source.is_front_mirrored = mirroring.is_some();
-                            source.kept.push((frame, verdict));
-                            let later = verdicts[verdicts.len() - frames.len()..].iter().copied();
-                            source.kept.extend(frames.zip(later));
-                            return;
-                        }
-                    }
-                    Verdict::Flood | Verdict::Routers => self.flood(frame, verdict, source),
-                    Verdict::Drop(reason) => self.discard(frame, reason, source),
+            while let Some(frame) = frames.next_if(|frame| frame.verdict == verdict) {
+                if let Err(frame) = self.forward_one(frame, source) {
+                    return source.kept.keep(frame, frames);
                 }
             }
         }
+    }
+
+    /// Forwards frames of which mirrors get copies. The mirror may have been set after the frames
+    /// were inspected.
+    #[cold]
+    fn forward_watched<Q: PortQueue>(
+        &mut self,
+        switch: &Switch,
+        source: &mut Source<Q>,
+        batch: &mut FrameBatch,
+    ) {
+        let mut frames = batch.drain(..);
+        while let Some(mut frame) = frames.next() {
+            if let Err(reason) = self.pool.complete(&mut frame) {
+                self.discard(frame, reason, source);
+                continue;
+            }
+            if !std::mem::take(&mut source.kept.is_front_mirrored) {
+                self.mirror(switch, &frame, source);
+            }
+            if let Err(frame) = self.forward_one(frame, source) {
+                source.kept.is_front_mirrored = true;
+                return source.kept.keep(frame, frames);
+            }
+        }
+    }
+
+    /// Forwards one frame.
+    ///
+    /// # Errors
+    /// The frame, if the source has to wait.
+    #[inline]
+    fn forward_one<Q: PortQueue>(
+        &mut self,
+        frame: Frame,
+        source: &mut Source<Q>,
+    ) -> Result<(), Frame> {
+        match frame.verdict {
+            Verdict::Unicast(to) => return self.deliver(frame, to, source),
+            Verdict::Flood | Verdict::Routers => self.flood(frame, source),
+            Verdict::Drop(reason) => self.discard(frame, reason, source),
+        }
+        Ok(())
     }
 
     /// Gives frames to the queue that they are all for, up to the first that meets pressure, if the
@@ -144,8 +177,8 @@ impl<'a> Router<'a> {
             return;
         }
         let Some(has_end) = self.outboxes.note_long(to) else { return };
-        if has_end || source.long_to.is_some() {
-            (source.long_to, source.sends_long) = (Some(to), true);
+        if has_end || source.ahead.to.is_some() {
+            source.ahead = Ahead { to: Some(to), is_due: true };
         }
     }
 
@@ -201,14 +234,14 @@ impl<'a> Router<'a> {
 
     /// Copies a frame to every port in its scope. No source waits for a flood: a full queue drops
     /// its copy.
-    fn flood<Q: PortQueue>(&mut self, mut frame: Frame, verdict: Verdict, source: &mut Source<Q>) {
+    fn flood<Q: PortQueue>(&mut self, mut frame: Frame, source: &mut Source<Q>) {
         let Forwarding::Switch(switch) = &source.forwarding else {
             return self.discard(frame, DropReason::NoRoute, source);
         };
         if let Err(reason) = self.pool.complete(&mut frame) {
             return self.discard(frame, reason, source);
         }
-        let scope = switch.scope_of(source.port_id, &source.policy, &frame, verdict);
+        let scope = switch.scope_of(source.port_id, &source.policy, &frame, frame.verdict);
         let ports = (0..).map(PortId).zip(&self.directory.ports);
         let others = ports.filter(|(port, queues)| !queues.is_empty() && scope.has(*port));
         for (port, queues) in others {
@@ -225,30 +258,11 @@ impl<'a> Router<'a> {
         self.pool.recycle(frame);
     }
 
-    /// Copies the next frame to be forwarded, unless it was copied before it had to wait.
-    #[cold]
-    fn mirror_once<Q: PortQueue>(
-        &mut self,
-        switch: &Switch,
-        frame: &Frame,
-        verdict: Verdict,
-        source: &mut Source<Q>,
-    ) {
-        if !std::mem::take(&mut source.is_front_mirrored) {
-            self.mirror(switch, frame, verdict, source);
-        }
-    }
-
     /// Copies a frame that is forwarded to each mirror of a port by which it enters or leaves: in
     /// its form at ingress, or else in its form at egress from the first of those ports. A mirror
     /// gets it once, if there is room.
-    fn mirror<Q: PortQueue>(
-        &mut self,
-        switch: &Switch,
-        frame: &Frame,
-        verdict: Verdict,
-        source: &Source<Q>,
-    ) {
+    fn mirror<Q: PortQueue>(&mut self, switch: &Switch, frame: &Frame, source: &Source<Q>) {
+        let verdict = frame.verdict;
         for (output, mirror) in switch.mirrors().active() {
             let from = source.port_id;
             let left_by = match verdict {
@@ -412,6 +426,13 @@ impl<'a> Router<'a> {
         source.count_drop(reason);
         self.pool.recycle(frame);
     }
+}
+
+/// The verdict of all frames of a batch, if it is the same.
+#[inline]
+fn verdict_of_all(frames: &[Frame]) -> Option<Verdict> {
+    let first = frames.first()?.verdict;
+    frames.iter().all(|frame| frame.verdict == first).then_some(first)
 }
 
 /// The queue that corresponds to that of a patched source, if each of the source's queues has one.

@@ -31,6 +31,7 @@ mod inbox;
 mod inspect;
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
+mod kept;
 mod limits;
 mod outbox;
 mod roster;

@@ -7,7 +7,7 @@ use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, Pending, PortQueue, Probe, QueueCounters,
     QueueDown, QueueTraits,
 };
-use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict, Verdicts};
+use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict};
 
 use crate::allowance::Allowance;
 use crate::bridge::{BridgeBackpressure, BridgeQueue};
@@ -15,6 +15,7 @@ use crate::capture::{Capture, Passage};
 use crate::directory::Forwarding;
 use crate::gauge::{Backlog, Gauge, STALL};
 use crate::inspect::Whereabouts;
+use crate::kept::{Ahead, Kept};
 use crate::limits::Limits;
 use crate::outbox::Room;
 use crate::share::{Handling, Shares, Stations, cost_of};
@@ -33,10 +34,8 @@ pub(crate) struct Source<Q> {
     pub(crate) forwarding: Forwarding,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) capture: Option<Arc<Capture>>,
-    /// Frames that were taken in and have to wait, the next one first: at most a batch.
-    pub(crate) kept: Vec<(Frame, Verdict)>,
-    /// Whether mirrors have already had their copies of the first of these.
-    pub(crate) is_front_mirrored: bool,
+    pub(crate) kept: Kept,
+    pub(crate) ahead: Ahead,
     /// Index of its port's share of the engine.
     pub(crate) share: usize,
     pub(crate) stations: Stations,
@@ -62,10 +61,6 @@ pub(crate) struct Source<Q> {
     /// Whether it took in frames in this round that its peer waits for until they have left or are
     /// completed.
     pub(crate) has_lent: bool,
-    /// The queue of this engine that its last long frame went to, once one had its end in pages.
-    pub(crate) long_to: Option<SlotId>,
-    /// Whether its last batch had a long frame, and no wait for room has timed out since.
-    pub(crate) sends_long: bool,
     state: Ingress,
 }
 
@@ -120,7 +115,6 @@ pub(crate) struct EngineParts<'a> {
     pub(crate) shares: &'a mut Shares,
     pub(crate) pool: &'a mut FramePool,
     pub(crate) batch: &'a mut FrameBatch,
-    pub(crate) verdicts: &'a mut Verdicts,
     /// What the source may take in, if that depends on the room where its frames go.
     pub(crate) room: Option<Room>,
     pub(crate) now: Instant,
@@ -147,8 +141,8 @@ impl<Q: PortQueue> Source<Q> {
             forwarding: parts.forwarding,
             counters: parts.counters,
             capture: None,
-            kept: Vec::new(),
-            is_front_mirrored: false,
+            kept: Kept::default(),
+            ahead: Ahead::default(),
             share: 0,
             stations: parts.stations,
             policy: parts.policy,
@@ -161,8 +155,6 @@ impl<Q: PortQueue> Source<Q> {
             bridge_queue: parts.arrivals.map(|it| BridgeQueue::new(it, parts.queue_index)),
             empty_turns: 0,
             has_lent: false,
-            long_to: None,
-            sends_long: false,
             state: Ingress::Polling,
         }
     }
@@ -186,7 +178,7 @@ impl<Q: PortQueue> Source<Q> {
     /// Ends a wait whose cause is gone.
     pub(crate) fn refresh(&mut self, now: Instant) {
         if let Some(event) = self.state.due(now) {
-            self.sends_long &= !matches!(event, IngressEvent::Due);
+            self.ahead.is_due &= !matches!(event, IngressEvent::Due);
             self.charge_hold(now);
             self.on(event);
         }
@@ -302,11 +294,7 @@ impl<Q: PortQueue> Source<Q> {
                 if !self.charge_kept(context.shares) {
                     return Ok(Ingested::ShareUsed);
                 }
-                context.verdicts.clear();
-                context.batch.extend(self.kept.drain(..).map(|(frame, verdict)| {
-                    context.verdicts.push(verdict);
-                    frame
-                }));
+                context.batch.extend(self.kept.frames.drain(..));
                 return Ok(Ingested::Skipped);
             }
         }
@@ -325,7 +313,7 @@ impl<Q: PortQueue> Source<Q> {
         self.empty_turns = self.empty_turns.saturating_add(1);
         if !context.batch.is_empty() {
             self.empty_turns = 0;
-            self.sends_long = false;
+            self.ahead.is_due = false;
             self.charge(context);
             self.classify(context);
         }
@@ -337,7 +325,7 @@ impl<Q: PortQueue> Source<Q> {
     fn charge_kept(&self, shares: &mut Shares) -> bool {
         let has_share = shares.turn(self.share).is_some();
         if has_share {
-            shares.charge_frames(self.share, self.kept.iter().map(|(frame, _)| frame));
+            shares.charge_frames(self.share, &self.kept.frames);
         }
         has_share
     }
@@ -346,7 +334,7 @@ impl<Q: PortQueue> Source<Q> {
     /// forwarded: otherwise a port could deliver a batch from each of its queues at once, where
     /// other ports deliver one.
     pub(crate) fn refund_kept(&self, shares: &mut Shares) {
-        shares.refund_frames(self.share, self.kept.iter().map(|(frame, _)| frame));
+        shares.refund_frames(self.share, &self.kept.frames);
     }
 
     /// What may be taken in now.
@@ -391,28 +379,26 @@ impl<Q: PortQueue> Source<Q> {
             bridge_queue.report_batch(Backlog { frames, bytes }, cost_of(frames, bytes), is_all);
     }
 
-    /// Finds the destination of each incoming frame: one verdict each.
+    /// Finds the destination of each incoming frame: its verdict.
     fn classify(&mut self, context: &mut EngineParts<'_>) {
         self.complete_inspected(context);
-        let EngineParts { batch, verdicts, now, ticks, .. } = context;
+        let EngineParts { batch, now, ticks, .. } = context;
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
         match &self.forwarding {
             Forwarding::Patch(to) => {
-                verdicts.clear();
-                let policy = &*self.policy;
-                verdicts.extend(batch.iter().map(|frame| {
-                    let refused = policy.refuse_patched(frame.bytes());
-                    refused.map_or(Verdict::Unicast(*to), Verdict::Drop)
-                }));
+                for frame in batch.iter_mut() {
+                    let refused = self.policy.refuse_patched(frame.bytes());
+                    frame.verdict = refused.map_or(Verdict::Unicast(*to), Verdict::Drop);
+                }
             }
             Forwarding::Switch(switch) => {
                 let (policy, flood) = (&self.policy, &self.flood);
-                switch.classify(self.port_id, policy, batch, *ticks, flood, verdicts);
+                switch.classify(self.port_id, policy, batch, *ticks, flood);
             }
         }
-        for (frame, verdict) in batch.iter().zip(verdicts.iter_mut()) {
+        for frame in batch.iter_mut() {
             if let Some(reason) = self.limits.refuse(frame) {
-                *verdict = Verdict::Drop(reason);
+                frame.verdict = Verdict::Drop(reason);
             }
         }
     }
@@ -450,18 +436,8 @@ impl<Q: PortQueue> Source<Q> {
     /// Completes the kept frames whose ends are lent, so that the queue can respond to its guest,
     /// and drops those that cannot be read.
     pub(crate) fn complete_kept(&mut self, pool: &mut FramePool) {
-        let mut index = 0;
-        while let Some((frame, _)) = self.kept.get_mut(index) {
-            let completed = if frame.is_lent() { pool.complete(frame) } else { Ok(()) };
-            let Err(reason) = completed else {
-                index += 1;
-                continue;
-            };
-            self.is_front_mirrored &= index > 0;
-            self.count_drop(reason);
-            let (frame, _) = self.kept.remove(index);
-            pool.recycle(frame);
-        }
+        let dropped = &self.counters.dropped;
+        self.kept.complete(pool, |reason| dropped.count(reason, 1));
     }
 
     /// Called after a turn in which the queue was polled; returns whether it has more. A queue
@@ -505,7 +481,7 @@ impl<Q: PortQueue> Source<Q> {
     /// Calls `visit` with the frames that were taken in and could not be forwarded yet.
     pub(crate) fn visit_kept(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
         let from = self.port_id;
-        self.kept.iter().for_each(|(frame, _)| visit(Whereabouts::Kept { from }, frame));
+        self.kept.frames.iter().for_each(|frame| visit(Whereabouts::Kept { from }, frame));
     }
 
     /// Whether no frame may enter now.

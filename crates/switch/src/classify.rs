@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use arrayvec::ArrayVec;
 use ringway_datapath::headers::macs;
-use ringway_datapath::{BATCH, DropReason, Frame, FrameBatch, FrameVlan, MacAddr, Vid};
+use ringway_datapath::{DropReason, Frame, FrameBatch, FrameVlan, MacAddr, PortId, Verdict, Vid};
 
 use crate::domain::{Domain, PortSet};
 use crate::fdb::{Fdb, Learned};
@@ -16,7 +15,7 @@ use crate::mirror::Mirrors;
 use crate::policy::NO_ADDRESS;
 use crate::querier::Queriers;
 use crate::snoop::{self, Change, Message, group_of};
-use crate::{FloodBudget, FloodKind, FloodLimit, PortId, PortPolicy, StormLimits, Ticks};
+use crate::{FloodBudget, FloodKind, FloodLimit, PortPolicy, StormLimits, Ticks};
 
 /// Limits of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,22 +54,6 @@ impl SwitchConfig {
         }
     }
 }
-
-/// Where a frame goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// To this port, which is not the one it came from.
-    Unicast(PortId),
-    /// To all ports in its scope, except the one it came from; see [`Switch::scope_of`].
-    Flood,
-    /// Likewise, but only to ports with multicast routers.
-    Routers,
-    /// Nowhere.
-    Drop(DropReason),
-}
-
-/// A verdict for each frame of a batch.
-pub type Verdicts = ArrayVec<Verdict, BATCH>;
 
 /// A learning switch, shared by all workers.
 #[derive(Debug)]
@@ -130,9 +113,9 @@ impl Switch {
         Arc::new(FloodBudget::new(self.config.flood, now).with_storm(self.config.storm))
     }
 
-    /// Learns the sources of frames that entered at `from` and finds their destinations: one
-    /// verdict per frame, in order, in `verdicts`. `policy` is what the port may send, `flood` its
-    /// budget. Frames of ports in VLANs get their [`FrameVlan`], and lose a tag that names no VLAN.
+    /// Learns the sources of frames that entered at `from` and finds their destinations: the
+    /// verdict of each frame. `policy` is what the port may send, `flood` its budget. Frames of
+    /// ports in VLANs get their [`FrameVlan`], and lose a tag that names no VLAN.
     ///
     /// Consecutive frames with the same addresses, such as those of a flow, cost one look-up. Drops
     /// are [`DropReason::Malformed`] for a frame without an Ethernet header,
@@ -149,15 +132,14 @@ impl Switch {
         batch: &mut FrameBatch,
         now: Ticks,
         flood: &FloodBudget,
-        verdicts: &mut Verdicts,
     ) {
         flood.refill(now);
         let mut ingress_batch = IngressBatch { switch: self, from, policy, now, flood };
         match policy.vlans() {
-            None => ingress_batch.classify(batch, verdicts, |_| Some((&self.fdb, None))),
+            None => ingress_batch.classify(batch, |_| Some((&self.fdb, None))),
             Some(vlans) => {
                 batch.iter_mut().for_each(|frame| vlans.enter(frame));
-                ingress_batch.classify(batch, verdicts, |frame| {
+                ingress_batch.classify(batch, |frame| {
                     let domain = policy.domain(frame.vlan)?;
                     Some((&domain.fdb, Some(domain)))
                 });
@@ -259,15 +241,13 @@ impl<'a> IngressBatch<'a> {
     #[inline]
     fn classify(
         &mut self,
-        batch: &FrameBatch,
-        verdicts: &mut Verdicts,
+        batch: &mut FrameBatch,
         fdb_of: impl Fn(&Frame) -> Option<(&'a Fdb, Option<&'a Domain>)>,
     ) {
-        verdicts.clear();
         // Both addresses of the previous frame, as in its header; zeros at first.
         let (mut last, mut last_vid) = ([0; ADDRESSES_LEN], None);
         let (mut verdict, mut dst) = (Verdict::Drop(DropReason::BadSource), NO_ADDRESS);
-        verdicts.extend(batch.iter().map(|frame| {
+        let mut verdict_of = |frame: &Frame| {
             let bytes = frame.bytes();
             let (Some((to, src)), Some(addresses)) = (macs(bytes), bytes.first_chunk()) else {
                 return Verdict::Drop(DropReason::Malformed);
@@ -287,7 +267,8 @@ impl<'a> IngressBatch<'a> {
                 Verdict::Flood => self.flood(frame, dst, domain),
                 verdict => verdict,
             }
-        }));
+        };
+        batch.iter_mut().for_each(|frame| frame.verdict = verdict_of(frame));
     }
 
     /// Every flooded frame is charged, however its verdict was found, and before it is parsed.

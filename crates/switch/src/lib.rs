@@ -27,24 +27,13 @@ mod ports;
 mod querier;
 mod snoop;
 
-pub use classify::{Scope, Switch, SwitchConfig, Verdict, Verdicts};
+pub use classify::{Scope, Switch, SwitchConfig};
 pub use flood::{FloodBudget, FloodKind, FloodLimit, StormLimits};
 pub use groups::{GroupEntry, MulticastConfig, MulticastPort, Unregistered};
 pub use mirror::{MIRRORS_MAX, Mirror, MirrorConfig, Mirrors};
 pub use policy::{Binding, PortPolicy, PortVlan, PortVlans};
 pub use ports::{Role, TooManyVlans};
-
-use std::fmt;
-
-/// A port of the switch: all queues of one vif or TAP device together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId(pub u16);
-
-impl fmt::Display for PortId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+pub use ringway_datapath::{PortId, Verdict};
 
 /// A moment on a coarse clock; the caller chooses the unit (tenths of a second work well). It may
 /// wrap around; compared moments must be less than 2^31 ticks apart.

@@ -8,7 +8,7 @@ use ringway_datapath::{
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
     Binding, FloodBudget, FloodLimit, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
-    Verdict, Verdicts,
+    Verdict,
 };
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -246,10 +246,8 @@ impl Bench {
     }
 
     fn classify(&mut self, from: PortId, batch: &mut FrameBatch) -> Vec<Verdict> {
-        let mut verdicts = Verdicts::new();
         let (policy, flood) = (&self.policy, &self.flood);
-        self.switch.classify(from, policy, batch, self.now, flood, &mut verdicts);
-        assert_eq!(verdicts.len(), batch.len());
-        verdicts.to_vec()
+        self.switch.classify(from, policy, batch, self.now, flood);
+        batch.iter().map(|frame| frame.verdict).collect()
     }
 }

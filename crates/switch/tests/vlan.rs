@@ -4,7 +4,7 @@ use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameVlan, MacAddr, PoolBudget, Vid, VlanRules,
 };
 use ringway_switch::fdb::Assigned;
-use ringway_switch::{PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks, Verdict, Verdicts};
+use ringway_switch::{PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks, Verdict};
 
 const PORTS: u16 = 8;
 const ALL: MacAddr = MacAddr::BROADCAST;
@@ -66,11 +66,11 @@ impl Bench {
         frame.bytes_mut().copy_from_slice(&bytes);
         let mut batch = FrameBatch::new();
         batch.push(frame);
-        let (mut verdicts, flood) = (Verdicts::new(), self.switch.flood_budget(NOW));
+        let flood = self.switch.flood_budget(NOW);
         let policy = &self.policies[usize::from(from)];
-        self.switch.classify(PortId(from), policy, &mut batch, NOW, &flood, &mut verdicts);
+        self.switch.classify(PortId(from), policy, &mut batch, NOW, &flood);
         let frame = batch.pop().expect("one came in");
-        let outcome = (verdicts[0], frame.vlan, frame.len());
+        let outcome = (frame.verdict, frame.vlan, frame.len());
         self.pool.recycle(frame);
         outcome
     }

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Frame, FramePool};
+use super::{Frame, FramePool, Space};
 use crate::end::Lender;
 use crate::{DropReason, End, Ends, Pages};
 
@@ -152,19 +152,27 @@ impl FramePool {
     /// A function of its own, to keep the path of complete frames short.
     #[cold]
     fn read_end(&mut self, frame: &mut Frame) -> Result<(), DropReason> {
-        let len = frame.len;
-        let end = frame.take_end().ok_or(DropReason::GrantCopy)?;
-        let pages = self.pages_of(&end).ok_or(DropReason::GrantCopy)?;
-        let head_len = core::mem::replace(&mut frame.len, len);
-        if let Err(reason) = end.copy_from(pages, &mut frame.bytes_mut()[head_len..]) {
+        let Space { end, end_len, start, metadata, bytes } = &mut *frame.space;
+        let head_len = metadata.len - core::mem::take(end_len);
+        let pages = end.as_ref().and_then(|end| Some((end, self.pages_of(end)?)));
+        let read = match pages {
+            Some((end, pages)) => {
+                end.copy_from(pages, &mut bytes[*start..][head_len..metadata.len])
+            }
+            None => Err(DropReason::GrantCopy),
+        };
+        match read {
+            Ok(()) => {
+                if let Some(state) = end.as_ref().and_then(|end| self.state_of(end)) {
+                    state.use_of.completed += 1;
+                }
+            }
             // What follows in the buffer is of an earlier frame.
-            frame.len = head_len;
-            return Err(reason);
+            Err(_) => metadata.len = head_len,
         }
-        if let Some(state) = self.state_of(&end) {
-            state.use_of.completed += 1;
-        }
-        Ok(())
+        // Releases our own pages.
+        *end = None;
+        read
     }
 
     /// Notes that the [end](Frame::end) of a frame was copied to where the frame leaves.

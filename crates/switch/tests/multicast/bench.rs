@@ -3,7 +3,7 @@
 use ringway_datapath::{Checksum, FrameBatch, FramePool, PoolBudget, VlanRules};
 use ringway_switch::{
     FloodBudget, FloodLimit, MulticastConfig, PortId, PortPolicy, Role, Switch, SwitchConfig,
-    Ticks, Unregistered, Verdict, Verdicts,
+    Ticks, Unregistered, Verdict,
 };
 
 use crate::packets::*;
@@ -95,10 +95,9 @@ impl Bench {
         let mut frame = frame(&mut self.pool, bytes, from);
         frame.offload.checksum = self.checksum;
         batch.push(frame);
-        let mut verdicts = Verdicts::new();
         let (policy, flood) = (&self.policies[usize::from(from)], &self.flood[usize::from(from)]);
-        self.switch.classify(PortId(from), policy, &mut batch, self.now, flood, &mut verdicts);
-        let verdict = verdicts[0];
+        self.switch.classify(PortId(from), policy, &mut batch, self.now, flood);
+        let verdict = batch[0].verdict;
         let scope = self.switch.scope_of(PortId(from), policy, &batch[0], verdict);
         let is_sent = matches!(verdict, Verdict::Flood | Verdict::Routers);
         let receivers = (0..PORTS).filter(|port| is_sent && scope.has(PortId(*port))).collect();

@@ -14,7 +14,6 @@ use ringway_datapath::{
 };
 use ringway_switch::{
     Binding, FloodBudget, FloodLimit, PortId, PortPolicy, Role, Ticks, Unregistered, Verdict,
-    Verdicts,
 };
 
 const A: u16 = 1;
@@ -475,9 +474,8 @@ fn learning_concurrent_with_expiry_loses_no_membership() {
                         let report = frame(&mut pool, &igmp(V2_REPORT, 0, group, STATION), port);
                         let mut batch = FrameBatch::new();
                         batch.push(report);
-                        let mut verdicts = Verdicts::new();
                         let from = PortId(port);
-                        switch.classify(from, policy, &mut batch, Ticks(at), &flood, &mut verdicts);
+                        switch.classify(from, policy, &mut batch, Ticks(at), &flood);
                         let data = frame(&mut pool, &data_v4(group), UPLINK);
                         let scope = switch.scope_of(PortId(UPLINK), policy, &data, Verdict::Flood);
                         let hears = scope.has(from);

@@ -16,7 +16,7 @@ use ringway_engine::{
 };
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
-    Binding, FloodBudget, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict, Verdicts,
+    Binding, FloodBudget, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict,
 };
 
 use super::{Counted, FRAME_LEN, FRAMES, Unit};
@@ -215,11 +215,11 @@ pub(super) fn run_classify(words: &[&str]) -> Result<()> {
         entering.push(frame);
     }
     let flood = switch.flood_budget(Ticks(0));
-    let mut verdicts = Verdicts::new();
     for _ in 0..frames.div_ceil(batch) {
-        classify_turn(&switch, &policy, &mut entering, &flood, &mut verdicts);
-        if verdicts.iter().any(|verdict| *verdict != Verdict::Unicast(PortId(2))) {
-            bail!("a frame left by another port: {:?}", verdicts.first());
+        classify_turn(&switch, &policy, &mut entering, &flood);
+        let to_other = Verdict::Unicast(PortId(2));
+        if let Some(frame) = entering.iter().find(|frame| frame.verdict != to_other) {
+            bail!("a frame left by another port: {:?}", frame.verdict);
         }
     }
     Ok(())
@@ -238,9 +238,8 @@ fn classify_turn(
     policy: &PortPolicy,
     batch: &mut FrameBatch,
     flood: &FloodBudget,
-    verdicts: &mut Verdicts,
 ) {
-    switch.classify(SENDER, policy, batch, Ticks(1), flood, verdicts);
+    switch.classify(SENDER, policy, batch, Ticks(1), flood);
 }
 
 #[cfg(test)]

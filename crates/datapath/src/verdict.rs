@@ -1,0 +1,35 @@
+//! Where a frame goes.
+
+use core::fmt;
+
+use crate::DropReason;
+
+/// A port of the switch: all queues of one vif or TAP device together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u16);
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a frame goes, as the switch decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// To this port, which is not the one it came from.
+    Unicast(PortId),
+    /// To all ports in its scope, except the one it came from.
+    Flood,
+    /// Likewise, but only to ports with multicast routers.
+    Routers,
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// A frame that no switch has seen goes nowhere.
+impl Default for Verdict {
+    fn default() -> Verdict {
+        Verdict::Drop(DropReason::NoRoute)
+    }
+}
