@@ -15,7 +15,6 @@ mod kernel;
 mod machinery;
 mod notes;
 mod opener;
-mod orders;
 mod process;
 mod recipient;
 mod reports;

@@ -68,7 +68,7 @@ impl<H: Hypervisor> Process<H> {
         let (mut notes, now) = (NoteFiles::new(&config.dir), Instant::now());
         let shared = Shared::new(config.host.clone(), &mut notes, now);
         let (workers, pulse) = (config.workers.clone(), Some(reports.pulse()));
-        let workers = Workers::start_watched(workers, reports.roster(), pulse)?;
+        let workers = Workers::start_watched(workers, reports.roster.clone(), pulse)?;
         let (occupants, dir) = (shared.occupants.clone(), config.dir.clone());
         workers.on_panic(Box::new(move |serving| end_process(&occupants, &dir, serving)));
         let devices = match net {

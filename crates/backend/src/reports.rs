@@ -24,7 +24,8 @@ pub struct Reports {
     /// The number of vifs, and of connected ones.
     vifs: Option<(usize, usize)>,
     pulse: Arc<Pulse>,
-    roster: Roster,
+    /// Other threads of this process enter it.
+    pub(crate) roster: Roster,
     watch: Option<Watch>,
 }
 
@@ -79,11 +80,6 @@ impl Reports {
     /// The pulse of the control thread, for calls in which it waits.
     pub fn pulse(&self) -> Arc<Pulse> {
         Arc::clone(&self.pulse)
-    }
-
-    /// The roster that other threads of this process enter.
-    pub fn roster(&self) -> Roster {
-        self.roster.clone()
     }
 }
 

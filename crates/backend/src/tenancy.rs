@@ -1,5 +1,5 @@
 //! What a supervisor and the process of a tenant say to each other: with what the process starts,
-//! and how they call a vif.
+//! its orders, and how both call a vif.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,13 +9,16 @@ use std::sync::Arc;
 use ringway_control::{
     Link, MadeDevice, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules,
 };
-use ringway_host::{Made, Purpose};
+use ringway_host::{Event, Made, Purpose};
+use ringway_hypervisor::Hypervisor;
 use ringway_tap::TapFile;
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
 use crate::kernel::HostTap;
+use crate::uplink::set_carried;
+use crate::{Backend, EVENTS_MAX};
 
 /// What the supervisor passes of the network device of a vif.
 pub(crate) type Passed = ringway_host::Passed<HostTap>;
@@ -111,6 +114,57 @@ impl Orders {
                 }
             }
         }
+    }
+}
+
+impl<H: Hypervisor> Backend<H> {
+    /// Takes the supervisor's orders about the vifs of this process.
+    pub(crate) fn take_orders(&mut self) -> io::Result<()> {
+        for _ in 0..EVENTS_MAX {
+            let Some(orders) = &mut self.orders else { return Ok(()) };
+            let Some(order) = orders.next()? else { return Ok(()) };
+            let devices = &mut self.process.machinery.devices;
+            let event = match order {
+                TenantOrder::Trunk(carried) => {
+                    let Backend { host, process, .. } = self;
+                    if let Some(port) = process.uplink.as_ref().map(|trunk| trunk.port) {
+                        set_carried(
+                            port,
+                            &carried,
+                            &mut process.machinery.hosting(&mut host.shared),
+                        );
+                    }
+                    continue;
+                }
+                TenantOrder::Serve { vif, device } => {
+                    let (vif, passed) = (orders.purpose(vif), orders.passed(device));
+                    devices.pass(vif.clone(), passed);
+                    match vif {
+                        Purpose::Xen(vif) => Event::Serve(vif),
+                        vif => Event::DevicePassed(vif),
+                    }
+                }
+                TenantOrder::Renew { vif, device } => {
+                    let passed = orders.passed(Some(PassedDevice::Made(device)));
+                    let vif = orders.purpose(vif);
+                    devices.pass(vif.clone(), passed);
+                    Event::DevicePassed(vif)
+                }
+                TenantOrder::Mtu { vif, mtu } => Event::DeviceMtu(orders.purpose(vif), mtu),
+                TenantOrder::Forget(vif) => {
+                    let vif = orders.purpose(vif);
+                    devices.forget(&vif);
+                    // The opener says when a virtio vif ends.
+                    let Purpose::Xen(vif) = vif else { continue };
+                    Event::Forget(vif)
+                }
+                TenantOrder::Start { .. } | TenantOrder::Queues => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            };
+            self.on(event)?;
+        }
+        Ok(())
     }
 }
 
