@@ -36,7 +36,7 @@ pub(crate) enum Token {
     Session,
 }
 
-/// It has no vifs.
+/// All of it. What is served by it, vifs or tenants, is beside it.
 pub(crate) struct Process<H: Hypervisor> {
     pub(crate) machinery: Machinery<H>,
     pub(crate) config: BackendConfig,

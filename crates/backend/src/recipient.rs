@@ -93,13 +93,13 @@ impl Recipient {
     pub fn report(&self, report: &ProcessReport) {
         match (&self.address, report) {
             (Address::Supervisor(link), _) => log(link.send(report, &[])),
-            (_, ProcessReport::Ready) => self.notify(NotifyState::Ready),
-            (_, ProcessReport::Alive) => self.notify(NotifyState::Watchdog),
+            (_, ProcessReport::Ready) => self.notify(&NotifyState::Ready),
+            (_, ProcessReport::Alive) => self.notify(&NotifyState::Watchdog),
             (_, ProcessReport::Vifs { count, connected }) => {
                 let notice = self.notice.as_ref();
                 let notice = notice.map_or_else(String::new, |notice| format!("; {notice}"));
                 let status = format!("{count} vifs, {connected} connected{notice}");
-                self.notify(NotifyState::Status(&status));
+                self.notify(&NotifyState::Status(&status));
             }
             // What only a supervisor has to know.
             (_, ProcessReport::Attached { .. } | ProcessReport::CutOff { .. }) => {}
@@ -108,10 +108,10 @@ impl Recipient {
 
     /// Reports that an orderly stop has begun, unless a supervisor has requested it.
     pub fn stopping(&self) {
-        self.notify(NotifyState::Stopping);
+        self.notify(&NotifyState::Stopping);
     }
 
-    fn notify(&self, state: NotifyState<'_>) {
+    fn notify(&self, state: &NotifyState<'_>) {
         let Address::ServiceManager(socket) = &self.address else { return };
         log(socket.send(format!("{state}\n").as_bytes()).map(drop));
     }

@@ -49,18 +49,18 @@ impl Tenancy {
     /// # Errors
     /// If the supervisor sends something else, or has ended.
     pub fn wait(link: Arc<Link>, backend: DomId) -> io::Result<Tenancy> {
-        let mut orders = Orders { link: Arc::clone(&link), backend, queues: Vec::new() };
-        let next = || match link.wait()? {
+        let mut orders = Orders { link, backend, queues: Vec::new() };
+        let next = |orders: &Orders| match orders.link.wait()? {
             Received::Message(order, fds) => Ok((order, fds)),
             Received::Nothing | Received::End => Err(ended()),
         };
-        let (TenantOrder::Start { vifs: count, trunk: carried }, trunk) = next()? else {
+        let (TenantOrder::Start { vifs: count, trunk: carried }, trunk) = next(&orders)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let trunk = End::from_fds(trunk)?;
         let (mut vifs, mut left) = (BTreeMap::new(), count);
         while left > 0 {
-            match next()? {
+            match next(&orders)? {
                 (TenantOrder::Queues, fds) => orders.queues.extend(fds),
                 (TenantOrder::Serve { vif, device }, _) => {
                     vifs.insert(orders.purpose(vif), orders.passed(device));

@@ -199,7 +199,7 @@ impl Supervisor {
             let mut fds = vec![self.store.as_fd(), self.broker.as_fd(), self.notices.as_fd()];
             match &self.backend {
                 Backends::Together(backend) => {
-                    fds.extend(backend.process.as_ref().map(AsFd::as_fd))
+                    fds.extend(backend.process.as_ref().map(AsFd::as_fd));
                 }
                 Backends::Isolated(isolation) => fds.extend(isolation.wakers()),
             }
