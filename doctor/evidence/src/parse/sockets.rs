@@ -93,6 +93,8 @@ pub struct More {
     pub bytes_received: u64,
     /// Segments with data received.
     pub data_segs_in: u64,
+    /// Segments with data sent, also those that were sent again.
+    pub data_segs_out: u64,
     /// The window that the other end offers; also 0 if the kernel does not report it.
     pub snd_wnd: u64,
     /// The window that this end offers; also 0 if the kernel does not report it (before Linux 6.2).
@@ -111,6 +113,8 @@ pub struct More {
     pub sndbuf: u64,
     /// Whether both ends agreed to congestion marks.
     pub has_ecn: bool,
+    /// Whether both ends agreed to scale their windows; `None` if nothing says so.
+    pub is_scaled: Option<bool>,
     /// Whether the program recently supplied less data than the connection could have sent.
     pub is_app_limited: bool,
     /// The inode of the socket.
@@ -212,13 +216,13 @@ fn connection_of(
         cwnd: number("snd_cwnd"),
         unacked: number("unacked"),
         notsent_bytes: number("notsent_bytes"),
-        more: more_of(number),
+        more: more_of(number, known.get("options").map(|options| options & SCALED > 0)),
         line,
     }
 }
 
 /// What is known of a connection beside that.
-fn more_of(number: impl Fn(&str) -> u64) -> More {
+fn more_of(number: impl Fn(&str) -> u64, is_scaled: Option<bool>) -> More {
     More {
         retransmits: number("retransmits"),
         backoff: number("backoff"),
@@ -239,6 +243,7 @@ fn more_of(number: impl Fn(&str) -> u64) -> More {
         bytes_acked: number("bytes_acked"),
         bytes_received: number("bytes_received"),
         data_segs_in: number("data_segs_in"),
+        data_segs_out: number("data_segs_out"),
         snd_wnd: number("snd_wnd"),
         rcv_wnd: number("rcv_wnd"),
         rcv_space: number("rcv_space"),
@@ -247,13 +252,15 @@ fn more_of(number: impl Fn(&str) -> u64) -> More {
         rmem_alloc: number("rmem_alloc"),
         rcvbuf: number("rcvbuf"),
         sndbuf: number("sndbuf"),
-        has_ecn: number("ecn") == 1 || number("options") & ECN > 0,
+        has_ecn: number("options") & ECN > 0,
+        is_scaled,
         is_app_limited: number("app_limited") == 1,
         inode: number("inode"),
     }
 }
 
-/// `TCPI_OPT_ECN` of `linux/tcp.h`.
+/// `TCPI_OPT_WSCALE` and `TCPI_OPT_ECN` of `linux/tcp.h`.
+const SCALED: u64 = 4;
 const ECN: u64 = 8;
 
 /// The percentage in `1234ms(56.7%)`, from 0 to 1.
@@ -271,13 +278,19 @@ mod tests {
     fn the_kernel_and_the_tool_say_the_same() {
         let kernel = "connections: 1 of 1\n10.0.0.1:5001 10.0.0.2:4000 bbr rtt=321 snd_mss=1448 \
                       unacked=4 snd_cwnd=10 bytes_acked=5 bytes_received=6 busy_time=9000000 \
-                      rwnd_limited=4500000\n";
-        let tool = "0 2896 10.0.0.1:5001 10.0.0.2:4000 ts sack bbr rtt:0.321/0.1 mss:1448 \
-                    cwnd:10 bytes_acked:5 bytes_received:6 unacked:4 busy:9000ms \
+                      rwnd_limited=4500000 options=4\n";
+        let tool = "0 2896 10.0.0.1:5001 10.0.0.2:4000 ts sack bbr wscale:7,7 \
+                    rtt:0.321/0.1 mss:1448 cwnd:10 bytes_acked:5 bytes_received:6 unacked:4 busy:9000ms \
                     rwnd_limited:4500ms(50.0%)\n";
-        let read = |text| Sockets::parse(&Text::new("t", text)).expect("sound").all.remove(0);
+        let read = |text: &str| Sockets::parse(&Text::new("t", text)).expect("sound").all.remove(0);
         let more = More { send_queue: 0, ..read(tool).more };
         assert_eq!(read(kernel), Socket { line: 2, more, ..read(tool) });
+        assert_eq!(read(tool).more.is_scaled, Some(true));
+        let scaled = |text: &str| read(text).more.is_scaled;
+        assert_eq!(scaled(&tool.replace("wscale:7,7", "rto:204")), Some(false));
+        assert_eq!(scaled(&kernel.replace("options=4", "options=11")), Some(false));
+        assert_eq!(scaled(&kernel.replace(" options=4", "")), None);
+        assert_eq!(scaled("0 0 10.0.0.1:1 10.0.0.2:2 cubic\n"), None, "the tool was not asked");
     }
 
     #[test]

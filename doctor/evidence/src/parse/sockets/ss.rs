@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Socket, connection_of, percent, rate};
+use super::{ECN, SCALED, Socket, connection_of, percent, rate};
 use crate::{Gap, Text};
 
 /// Words about a connection that are not its congestion control.
@@ -103,9 +103,16 @@ const MEMORY: [(&str, &str); 9] = [
 /// The numbers of a connection under the names and in the units of `struct tcp_info`.
 fn values<'a>(info: &[&'a str]) -> BTreeMap<&'a str, u64> {
     let mut known = BTreeMap::new();
+    // Without `-i` it prints nothing of this.
+    if info.iter().any(|word| word.starts_with("rtt:")) {
+        let has = |start: &str| info.iter().any(|word| word.starts_with(start));
+        let flag = |is_set, bit| if is_set { bit } else { 0 };
+        let options = flag(has("wscale:"), SCALED) | flag(info.contains(&"ecn"), ECN);
+        known.insert("options", options);
+    }
     for word in info {
-        if let flag @ ("ecn" | "app_limited") = *word {
-            known.extend([(flag, 1)]);
+        if *word == "app_limited" {
+            known.insert("app_limited", 1);
         }
         let Some((name, value)) = word.split_once(':') else { continue };
         let named = |names: &[(&str, &'static str)]| {
