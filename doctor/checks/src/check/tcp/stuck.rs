@@ -73,13 +73,18 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let probe: Vec<&str> = probe.iter().map(String::as_str).collect();
     // Something passed, if only to make the connection: the first octet is its beginning's.
     let has_passed = socket.more.bytes_received > 0 || socket.more.bytes_acked > 1;
-    if !has_passed || socket.mss < LONG {
+    let has_carried = carried_full_segments(socket);
+    if !has_passed || socket.mss < LONG || has_carried {
+        let before = match has_carried {
+            true => "Segments as long as these have been acknowledged, so the path carried them. ",
+            false => "",
+        };
         return finding
-            .cause(
-                "The other end is gone, or something on the path drops the packets: a firewall or \
-                 NAT that dropped its entry, a route that changed, a neighbour that does not \
-                 reply.",
-            )
+            .cause(format!(
+                "{before}The other end is gone, or something on the path drops the packets: a \
+                 firewall or NAT that dropped its entry, a route that changed, a neighbour that \
+                 does not reply."
+            ))
             .advise(Advice::by_hand(
                 "Check whether the other end can be reached at all, and whether it still has the \
                  connection.",
@@ -114,6 +119,14 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     }
 }
 
+/// Whether the path has carried segments of full length: those that were acknowledged had more than
+/// half of it on average. A message longer than a segment makes full ones and a shorter last one.
+fn carried_full_segments(socket: &Socket) -> bool {
+    let More { data_segs_out, total_retrans, bytes_acked, .. } = socket.more;
+    let acked = data_segs_out.saturating_sub(total_retrans).saturating_sub(socket.unacked);
+    data_segs_out > 0 && bytes_acked.saturating_mul(2) > acked.max(1).saturating_mul(socket.mss)
+}
+
 /// How long it has waited, how much waits, and how long it is until the next try.
 fn waited(socket: &Socket) -> String {
     let More { last_ack_recv, rto, send_queue, .. } = socket.more;
@@ -127,4 +140,48 @@ fn waited(socket: &Socket) -> String {
         send_queue.div_ceil(1 << 10),
         seconds(rto / 1000)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    /// What is said of a connection with these bytes and segments, of which 10 are on their way.
+    fn said(bytes_acked: u64, segments: u64) -> Finding {
+        let row = |retransmits: u64, resent: u64| {
+            format!(
+                "connections: 1 of 1\n10.0.0.1:5001 10.0.0.2:4000 cubic \
+                 retransmits={retransmits} rto=800000 snd_mss=1448 unacked=10 \
+                 total_retrans={resent} last_ack_recv=9000 bytes_acked={bytes_acked} \
+                 data_segs_out={segments}\n"
+            )
+        };
+        let pieces = [
+            ("proc/sys/net/ipv4/tcp_mtu_probing", "0\n".to_owned()),
+            ("sample-1/monotonic", "1.0\n".to_owned()),
+            ("sample-2/monotonic", "6.0\n".to_owned()),
+            ("sample-1/netlink/connections", row(3, 3)),
+            ("sample-2/netlink/connections", row(5, 5)),
+        ];
+        let own = |(path, text): (&str, String)| (path.to_owned(), text);
+        let host = Host::new(Source::Memory(pieces.map(own).into()));
+        CHECK.run(&host).into_iter().next().expect("it is stuck")
+    }
+
+    #[test]
+    fn a_path_that_carried_full_segments_is_no_black_hole() {
+        for (bytes, segments) in [(28_960_001, 20_015), (28_961, 35), (1_500_000, 1515)] {
+            let gone = said(bytes, segments);
+            assert!(gone.cause.contains("the path carried them"), "{gone:#?}");
+            assert!(gone.advice.iter().all(|one| one.changes.is_empty()), "{gone:#?}");
+        }
+        // Nothing, or short messages however many.
+        for (bytes, segments) in [(38, 16), (4_000_000, 20_015)] {
+            let hole = said(bytes, segments);
+            assert!(hole.cause.contains("a hop drops packets of this length"), "{hole:#?}");
+            assert_eq!(hole.advice[1].commands, ["sysctl -w net.ipv4.tcp_mtu_probing=1"]);
+        }
+    }
 }
