@@ -18,8 +18,8 @@ use self::programs::Programs;
 use super::access::{Netns, read_only};
 use super::manifest::{Manifest, NETNS, PROFILE, Words};
 use super::netlink::{
-    CONNECTIONS, DESTINATIONS, Ethtool, LISTENERS, Qstats, connections, destinations, listeners,
-    qstats_path,
+    CONNECTIONS, DESTINATIONS, Ethtool, LISTENERS, Qstats, TRANSLATIONS, connections, destinations,
+    listeners, qstats_path, translations,
 };
 use super::piece::Piece;
 use super::source::{
@@ -28,6 +28,7 @@ use super::source::{
 use super::text::Text;
 use super::tool::{TOOL_SECONDS_MAX, late, output, piped};
 use crate::parse::Counters;
+use crate::parse::conntrack::Conntrack;
 use crate::parse::qdisc::Qdiscs;
 
 /// Interfaces, guests and domains that are queried; a host may have a thousand.
@@ -67,6 +68,9 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
         taken.keep_reply("", path, seen);
     }
     taken.sample(2, &manifest);
+    if manifest.has_translations && taken.entries_were_refused() {
+        taken.keep_reply("", TRANSLATIONS, translations());
+    }
     taken.finish()
 }
 
@@ -131,6 +135,16 @@ impl Taken {
         };
         // Sockets in TIME_WAIT are counted for the machine or, since Linux 6, for the namespace.
         count("TCP:").max(count("inuse")).saturating_add(count("tw")) >= all / 2
+    }
+
+    /// Whether entries could not be added to the table of tracked connections since the first sample.
+    fn entries_were_refused(&self) -> bool {
+        let failed = |number: u32| {
+            let path = format!("sample-{number}/proc/net/stat/nf_conntrack");
+            let text = Text::new(path.clone(), self.pieces.get(&path)?.as_str());
+            Some(Conntrack::parse(&text).ok()?.insert_failed)
+        };
+        failed(1).zip(failed(2)).is_some_and(|(before, after)| before != after)
     }
 
     /// Inodes of the sockets whose owners are worth determining.

@@ -70,6 +70,7 @@ pub(super) struct Manifest {
     pub(super) has_programs: bool,
     pub(super) has_qstats: bool,
     pub(super) has_sockets: bool,
+    pub(super) has_translations: bool,
 }
 
 impl Manifest {
@@ -95,6 +96,7 @@ impl Manifest {
                 Piece::Classes => all.has_classes = true,
                 Piece::Profile => all.has_profile = true,
                 Piece::Sockets => all.has_sockets = true,
+                Piece::Translations => all.has_translations = true,
                 Piece::Programs => all.has_programs = true,
                 Piece::Qstats => all.has_qstats = true,
                 Piece::Saved(_) | Piece::SavedCommand(_) | Piece::All(_) => {}

@@ -26,7 +26,7 @@ pub struct Namespaces {
     pub all: Vec<Namespace>,
     /// Names and processes whose namespace could not be determined, and why.
     pub hidden: Vec<(String, String)>,
-    /// Processes whose namespace only root may see.
+    /// Processes whose namespace the kernel did not let us see.
     pub refused: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Pieces of evidence that facts name: their union is collected, and a fact can read nothing else.
 
-use super::netlink::{DESTINATIONS, LISTENERS, NicSettings, QSTATS_PATHS};
+use super::netlink::{DESTINATIONS, LISTENERS, NicSettings, QSTATS_PATHS, TRANSLATIONS};
 use super::parse::drops::FILE as DROPS;
 use super::parse::moves::FILE as MOVES;
 
@@ -31,6 +31,9 @@ pub enum Piece {
     /// Listening sockets, in both samples; the destinations of most connections, if ports may run
     /// out; and the owners of sockets.
     Sockets,
+    /// The ports that a NAT uses, if entries could not be added to the table of connections between
+    /// the samples.
+    Translations,
     /// Packets that the kernel drops between the samples, by reason, if tracing is permitted.
     Drops,
     /// Addresses that move between the samples: neighbours, and entries of forwarding databases.
@@ -89,6 +92,7 @@ impl Piece {
             Piece::Link(pattern) => path.strip_suffix(LINK).is_some_and(|at| matches(pattern, at)),
             Piece::Sockets => [LISTENERS, DESTINATIONS, "owners"].contains(&path),
             Piece::Qstats => matches(QSTATS_PATHS, path),
+            Piece::Translations => path == TRANSLATIONS,
             Piece::Drops => path == DROPS,
             Piece::Moves => path == MOVES,
             Piece::Names(of) => path.strip_suffix(NAMES) == Some(of),

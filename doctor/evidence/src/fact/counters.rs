@@ -2,9 +2,9 @@
 
 use super::named::{RINGWAY_VIFS, RingwayVifs};
 use super::{Basis, Fact, Reader, Span};
-use crate::netlink::{DESTINATIONS, LISTENERS};
+use crate::netlink::{DESTINATIONS, LISTENERS, TRANSLATIONS};
 use crate::parse::classes::Classes;
-use crate::parse::conntrack::Conntrack;
+use crate::parse::conntrack::{Conntrack, Translations};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::domains::VcpuTimes;
 use crate::parse::drops::{Drops, FILE as DROPS};
@@ -166,6 +166,24 @@ impl Fact for Ports {
     }
 }
 
+/// The ports that a NAT uses, if entries could not be added to the table of tracked connections.
+#[derive(Debug)]
+pub struct NatPorts {
+    /// By destination.
+    pub translations: Translations,
+    /// To quote.
+    pub text: Text,
+}
+
+impl Fact for NatPorts {
+    const PIECES: &'static [Piece] = &[Piece::Translations];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.file(TRANSLATIONS)?;
+        Ok(NatPorts { translations: Translations::parse(&text)?, text })
+    }
+}
+
 /// The programs that own sockets; empty for a record without this information.
 #[derive(Debug)]
 pub struct SocketOwners(Option<Owners>);
@@ -184,6 +202,11 @@ impl SocketOwners {
     pub fn of(&self, inode: u64) -> Option<String> {
         let (process, name) = self.0.as_ref()?.by_inode.get(&inode)?;
         Some(format!("{name} (process {process})"))
+    }
+
+    /// The process of a socket.
+    pub fn process(&self, inode: u64) -> Option<u64> {
+        Some(self.0.as_ref()?.by_inode.get(&inode)?.0)
     }
 
     /// The program of a socket, or "a program" with the reason why it is unknown.

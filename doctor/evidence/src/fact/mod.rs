@@ -19,11 +19,12 @@ mod routing;
 mod scope;
 mod stack;
 mod thread_names;
+mod waits;
 
 pub use backend::{BackendThread, BackendThreads, BusyCpus, FULL, FullCpu, OnlineCpus, Served};
 pub use counters::{
     Carriers, ClassCounters, Connections, DatagramSockets, Disciplines, DiskPressure, DropReasons,
-    FilterCounters, Irqbalance, LegacyRules, MemoryPressure, Missed, NetCounters, Ports,
+    FilterCounters, Irqbalance, LegacyRules, MemoryPressure, Missed, NatPorts, NetCounters, Ports,
     SocketOwners, SwitchLookups,
 };
 pub use interfaces::{Interfaces, NicRole};
@@ -34,9 +35,12 @@ pub use named::*;
 pub use power::{CpuFrequencies, CpuSleeps, Frequency, Sleep};
 pub use queues::QueueCounters;
 pub use reader::{Basis, Host, Reader, Span};
-pub use routing::{BridgeSettings, Moved, OwnAddresses, Routing, Switches};
+pub use routing::{
+    Blackholes, BridgeSettings, LinkDetails, Moved, OwnAddresses, Routing, Switches,
+};
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};
 pub use stack::Stack;
+pub use waits::CpuWaits;
 
 pub use crate::number::{float, share, sum};
 

@@ -33,6 +33,8 @@ macro_rules! texts {
 texts! { file, Piece::File;
     /// The release of the kernel.
     KernelRelease = "proc/sys/kernel/osrelease";
+    /// The name of the host.
+    HostName = "proc/sys/kernel/hostname";
     /// The kernel's command line.
     CommandLine = "proc/cmdline";
     /// Frames that may wait in a CPU's backlog.
@@ -59,6 +61,10 @@ texts! { file, Piece::File;
     TcpCongestionAllowed = "proc/sys/net/ipv4/tcp_allowed_congestion_control";
     /// Seconds for which connections that one end has closed are kept.
     TcpFinTimeout = "proc/sys/net/ipv4/tcp_fin_timeout";
+    /// Whether TCP accepts connections without an entry when too many are half open.
+    TcpSynCookies = "proc/sys/net/ipv4/tcp_syncookies";
+    /// Connections of one socket that may be half open.
+    TcpSynBacklog = "proc/sys/net/ipv4/tcp_max_syn_backlog";
     /// Bytes that TCP lets wait in the layers below it.
     TcpBelow = "proc/sys/net/ipv4/tcp_limit_output_bytes";
     /// Whether TCP probes for the largest packet itself.
@@ -168,6 +174,20 @@ impl Release {
         let release = self.0.value().trim_start_matches("Linux version ");
         let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+}
+
+/// When the evidence was collected, by the clock of the host.
+#[derive(Debug)]
+pub struct Taken(pub Text);
+
+const DATE: &[&str] = &["date", "-u", "+%Y-%m-%d %H:%M UTC"];
+
+impl Fact for Taken {
+    const PIECES: &'static [Piece] = &[Piece::Command(DATE), Piece::SavedCommand(&["date"])];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        at.command(DATE).or_else(|_| at.command(&["date"])).map(Taken)
     }
 }
 

@@ -3,9 +3,10 @@
 use super::{Fact, Reader};
 use crate::parse::Counters;
 use crate::parse::inet6::Inet6;
+use crate::parse::links::Links;
 use crate::parse::moves::{FILE as MOVES, Moves};
 use crate::parse::routes::{Addresses, Routes};
-use crate::{Gap, Piece, Text};
+use crate::{Gap, Piece, Quote, Text};
 
 const ROUTES: &[&str] = Routes::COMMAND;
 const ADDRESSES: &[&str] = Addresses::COMMAND;
@@ -25,6 +26,49 @@ impl Fact for Routing {
     fn read(at: &Reader) -> Result<Self, Gap> {
         let routes = Routes::parse(&at.command(ROUTES)?)?;
         Ok(Routing { routes, addresses: Addresses::parse(&at.command(ADDRESSES)?)? })
+    }
+}
+
+const LINKS: &[&str] = Links::COMMAND;
+/// What a sos report has instead.
+const SAVED_LINKS: &[&str] = &["ip", "-s", "-d", "link"];
+
+/// Details of interfaces: XDP programs, ends of tunnels, settings of bridges and their ports.
+#[derive(Debug)]
+pub struct LinkDetails {
+    /// All interfaces of the network namespace.
+    pub links: Links,
+    /// To quote.
+    pub text: Text,
+}
+
+impl Fact for LinkDetails {
+    const PIECES: &'static [Piece] = &[Piece::Command(LINKS), Piece::SavedCommand(SAVED_LINKS)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.command(LINKS).or_else(|_| at.command(SAVED_LINKS))?;
+        Ok(LinkDetails { links: Links::parse(&text)?, text })
+    }
+}
+
+impl LinkDetails {
+    /// What is said of an interface, to quote: the tool prints all on one line.
+    pub fn quote(&self, nic: &str, what: impl std::fmt::Display) -> Quote {
+        Quote { file: self.text.origin().to_owned(), line: None, text: format!("{nic}: {what}") }
+    }
+}
+
+const BLACKHOLES: &[&str] = &["ip", "-j", "route", "show", "table", "all", "type", "blackhole"];
+
+/// Routes that drop what takes them, without a reply and without a counter.
+#[derive(Debug)]
+pub struct Blackholes(pub Routes);
+
+impl Fact for Blackholes {
+    const PIECES: &'static [Piece] = &[Piece::Command(BLACKHOLES)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(Blackholes(Routes::parse(&at.command(BLACKHOLES)?)?))
     }
 }
 
@@ -84,6 +128,7 @@ impl Fact for Switches {
         Piece::File("proc/sys/net/ipv4/conf/*/arp_ignore"),
         Piece::File("proc/sys/net/ipv4/conf/*/ignore_routes_with_linkdown"),
         Piece::File("proc/sys/net/ipv4/conf/*/rp_filter"),
+        Piece::File("proc/sys/net/bridge/bridge-nf-call-ip6tables"),
         Piece::File("proc/sys/net/bridge/bridge-nf-call-iptables"),
     ];
 
@@ -123,7 +168,11 @@ pub struct BridgeSettings(Reader);
 impl Fact for BridgeSettings {
     const PIECES: &'static [Piece] = &[
         Piece::File("sys/class/net/*/bridge/ageing_time"),
+        Piece::File("sys/class/net/*/bridge/multicast_querier"),
+        Piece::File("sys/class/net/*/bridge/multicast_snooping"),
+        Piece::File("sys/class/net/*/bridge/nf_call_ip6tables"),
         Piece::File("sys/class/net/*/bridge/nf_call_iptables"),
+        Piece::File("sys/class/net/*/brport/isolated"),
         Piece::File("sys/class/net/*/brport/learning"),
         Piece::File("sys/class/net/*/brport/unicast_flood"),
     ];

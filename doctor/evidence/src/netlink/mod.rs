@@ -15,6 +15,7 @@
 //! `sample-1/netlink/eth0/qstats` has a line such as `rx-0 bytes: 300` for each counter of a queue.
 
 mod connections;
+mod conntrack;
 mod ethtool;
 mod generic;
 mod netdev;
@@ -24,6 +25,7 @@ use std::fmt::Display;
 use std::io;
 
 pub(super) use connections::{connections, destinations, listeners};
+pub(super) use conntrack::translations;
 pub(super) use ethtool::Ethtool;
 pub(super) use netdev::Qstats;
 
@@ -37,6 +39,8 @@ pub(crate) const CONNECTIONS: &str = "netlink/connections";
 /// The files of listening sockets, and of the destinations of most connections.
 pub(crate) const LISTENERS: &str = "netlink/listeners";
 pub(crate) const DESTINATIONS: &str = "netlink/destinations";
+/// The file of the ports that a NAT uses.
+pub(crate) const TRANSLATIONS: &str = "netlink/translations";
 /// The file of the counters of an interface's queues: its name, which also begins its head, and the
 /// pattern of its path below the folder of a sample.
 pub(crate) const QSTATS: &str = "qstats";

@@ -15,6 +15,7 @@ pub mod ethtool;
 pub mod inet6;
 pub mod interrupts;
 pub mod libvirt;
+pub mod links;
 pub mod listeners;
 pub mod moves;
 pub mod nic;

@@ -13,6 +13,8 @@ pub struct Rules {
     pub chains: BTreeMap<String, Chain>,
     /// Rules and policies that drop and count, by their text.
     pub dropping: BTreeMap<String, Dropping>,
+    /// Those that drop and do not count, with their lines.
+    pub uncounted: BTreeMap<String, usize>,
 }
 
 /// A list of rules.
@@ -22,6 +24,8 @@ pub struct Chain {
     pub rules: u64,
     /// Where the kernel calls it, such as `input`; `None` if only rules of other chains do.
     pub hook: Option<String>,
+    /// Whether it drops what none of its rules decides.
+    pub has_drop_policy: bool,
     /// Rules that send packets to it.
     pub jumps: u64,
     /// Packets that those with a counter have sent.
@@ -35,6 +39,9 @@ pub struct Chain {
 pub struct Dropping {
     /// Packets so far.
     pub packets: u64,
+    /// Whether it takes what is left over: a policy, or a rule for all packets of its chain or of
+    /// an interface.
+    pub is_default: bool,
     /// Its line in the output.
     pub line: usize,
 }
@@ -94,6 +101,10 @@ impl Rules {
         let own = self.chains.entry(chain.to_owned()).or_default();
         if let ["type", _, "hook", hook, ..] = words {
             own.hook = Some((*hook).to_owned());
+            own.has_drop_policy = words.windows(2).any(|two| two == ["policy", "drop;"]);
+            if own.has_drop_policy {
+                self.uncounted.insert(format!("{chain}: policy drop"), line);
+            }
             return;
         }
         if words.first() == Some(&"type") {
@@ -121,13 +132,18 @@ impl Rules {
     }
 
     fn rule(&mut self, chain: &str, words: &[&str], line: usize, counted: Option<(usize, u64)>) {
-        if !words.iter().any(|word| VERDICTS.contains(word)) {
+        if !is_dropping(words) {
             return;
         }
-        let Some((at, packets)) = counted else { return };
-        let plain = [words.get(..at).unwrap_or_default(), words.get(at + 5..).unwrap_or_default()];
-        let rule = format!("{chain}: {}", plain.concat().join(" "));
-        self.add(rule, packets, line);
+        // A counter in front of a map counts all its packets, not only those that it drops.
+        let Some((at, packets)) = counted.filter(|_| !words.contains(&"vmap")) else {
+            self.uncounted.insert(format!("{chain}: {}", words.join(" ")), line);
+            return;
+        };
+        let plain =
+            [words.get(..at).unwrap_or_default(), words.get(at + 5..).unwrap_or_default()].concat();
+        let rule = format!("{chain}: {}", plain.join(" "));
+        self.add(rule, Dropping { packets, line, is_default: takes_all(&plain) });
     }
 
     /// Parses the output of `iptables-save -c`.
@@ -144,13 +160,16 @@ impl Rules {
                 [name] if name.starts_with('*') => (table, is_open) = (&name[1..], true),
                 [name, policy, count] if name.starts_with(':') => {
                     let chain = format!("{table} {}", &name[1..]);
-                    if *policy == "DROP" {
+                    let has_drop_policy = *policy == "DROP";
+                    if has_drop_policy {
                         let packets = counted(count).unwrap_or(0);
-                        self.add(format!("{chain}: policy drop"), packets, line);
+                        let policy = Dropping { packets, line, is_default: true };
+                        self.add(format!("{chain}: policy drop"), policy);
                     }
                     // The kernel calls those that have a policy.
                     let hook = (*policy != "-").then(|| name[1..].to_lowercase());
-                    self.chains.entry(chain).or_default().hook = hook;
+                    let chain = self.chains.entry(chain).or_default();
+                    (chain.hook, chain.has_drop_policy) = (hook, has_drop_policy);
                 }
                 [count, "-A", name, rest @ ..] => {
                     let chain = format!("{table} {name}");
@@ -163,7 +182,8 @@ impl Rules {
                     }
                     let is_dropping = rest.windows(2).any(|two| two[0] == "-j" && drops(two[1]));
                     if let Some(packets) = counted(count).filter(|_| is_dropping) {
-                        self.add(format!("{chain}: {}", rest.join(" ")), packets, line);
+                        let one = Dropping { packets, line, is_default: takes_all(rest) };
+                        self.add(format!("{chain}: {}", rest.join(" ")), one);
                     }
                 }
                 _ => {}
@@ -187,8 +207,11 @@ impl Rules {
                     let own = self.chains.entry(full.clone()).or_default();
                     if let ["(policy", policy, packets, "packets,", ..] = rest {
                         own.hook = Some(name.to_lowercase());
+                        own.has_drop_policy = *policy == "DROP";
                         if *policy == "DROP" {
-                            self.add(format!("{full}: policy drop"), number(packets)?, line);
+                            let packets = number(packets)?;
+                            let policy = Dropping { packets, line, is_default: true };
+                            self.add(format!("{full}: policy drop"), policy);
                         }
                     }
                     chain = Some(full);
@@ -203,7 +226,8 @@ impl Rules {
                     let target = rest.first().filter(|_| rest.get(2).is_some_and(is_option));
                     match target {
                         Some(target) if drops(target) => {
-                            self.add(format!("{chain}: {}", rest.join(" ")), packets, line);
+                            let one = Dropping { packets, line, is_default: shows_all(rest) };
+                            self.add(format!("{chain}: {}", rest.join(" ")), one);
                         }
                         Some(target) => {
                             let to = format!("filter {target}");
@@ -223,15 +247,61 @@ impl Rules {
     }
 
     /// Adds a rule; rules with the same text are counted together.
-    fn add(&mut self, rule: String, packets: u64, line: usize) {
-        let one = self.dropping.entry(rule).or_insert(Dropping { packets: 0, line });
-        one.packets = one.packets.saturating_add(packets);
+    fn add(&mut self, rule: String, more: Dropping) {
+        let one = self.dropping.entry(rule).or_insert(Dropping { packets: 0, ..more });
+        one.packets = one.packets.saturating_add(more.packets);
     }
 
     /// The number of all rules.
     pub fn count(&self) -> u64 {
         self.chains.values().fold(0, |sum: u64, chain| sum.saturating_add(chain.rules))
     }
+}
+
+/// Whether a rule of `nft` drops; what stands in quotes is a comment or a prefix of the log.
+fn is_dropping(words: &[&str]) -> bool {
+    let mut is_quoted = false;
+    words.iter().any(|word| {
+        let was_quoted = is_quoted;
+        is_quoted ^= word.matches('"').count() % 2 == 1;
+        !was_quoted && VERDICTS.contains(&word.trim_end_matches(','))
+    })
+}
+
+/// Whether nothing but an interface or a comment stands before the verdict of a rule, as `nft` and
+/// `iptables-save` print it.
+fn takes_all(rule: &[&str]) -> bool {
+    let mut words = rule.iter().copied();
+    while let Some(word) = words.next() {
+        match word {
+            "-j" => return true,
+            verdict if VERDICTS.contains(&verdict) => return true,
+            "iif" | "iifname" | "oif" | "oifname" | "-i" | "-o" => drop(words.next()),
+            "log" | "-m" => match words.next() {
+                Some("prefix" | "comment") => {
+                    // As far as the end of what stands in quotes, or the only word.
+                    let mut text = words.by_ref().skip_while(|word| *word == "--comment");
+                    let first = text.next().unwrap_or_default();
+                    if first.matches('"').count() == 1 {
+                        text.find(|word| word.ends_with('"'));
+                    }
+                }
+                Some(verdict) if VERDICTS.contains(&verdict) => return true,
+                _ => return false,
+            },
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Whether a rule of `iptables -vnxL` takes all packets, perhaps of an interface: only a comment, or
+/// what it replies, follows the addresses.
+fn shows_all(rule: &[&str]) -> bool {
+    let [_, protocol, _, _, _, from, to, more @ ..] = rule else { return false };
+    let is_any = |address: &&str| ["0.0.0.0/0", "::/0"].contains(address);
+    let is_plain = more.first().is_none_or(|word| ["/*", "reject-with"].contains(word));
+    ["all", "0"].contains(protocol) && is_any(from) && is_any(to) && is_plain
 }
 
 /// Whether a word is in the column `opt`: fragments, `--` for all packets.
@@ -269,6 +339,28 @@ mod tests {
     }
 
     #[test]
+    fn what_drops_and_does_not_count_is_known() {
+        let text = "table inet t {\n\tchain c {\n\t\ttype filter hook forward priority filter; \
+                    policy drop;\n\t\tudp dport 9 drop\n\t\tcounter packets 3 bytes 1 tcp \
+                    dport vmap { 1 : drop, 2 : accept }\n\t\ttcp dport 7 accept comment \"we \
+                    drop no mail\"\n\t\tiifname \"eth0\" counter packets 5 bytes 1 log prefix \
+                    \"no way \" drop\n\t\tudp dport 7 counter packets 5 bytes 1 drop\n\t}\n}\n";
+        let read = Rules::parse(&Text::new("nft", text)).expect("sound");
+        let uncounted: Vec<&str> = read.uncounted.keys().map(String::as_str).collect();
+        let map = "inet t c: counter packets 3 bytes 1 tcp dport vmap { 1 : drop, 2 : accept }";
+        assert_eq!(uncounted, [map, "inet t c: policy drop", "inet t c: udp dport 9 drop"]);
+        let default = |read: &Rules| -> Vec<bool> {
+            read.dropping.values().map(|one| one.is_default).collect()
+        };
+        assert_eq!(default(&read), [true, false], "{read:?}");
+        let text = "*filter\n:INPUT DROP [5:300]\n[1:1] -A INPUT -i a -m comment --comment \"at \
+                    last\" -j DROP\n[1:1] -A INPUT -j REJECT --reject-with x\n[1:1] -A INPUT -p \
+                    tcp -j DROP\n[1:1] -A INPUT -m limit --limit 5/min -j DROP\nCOMMIT\n";
+        let read = Rules::parse(&Text::new("iptables-save", text)).expect("sound");
+        assert_eq!(default(&read), [true, true, false, false, true], "{read:?}");
+    }
+
+    #[test]
     fn rules_of_iptables_are_counted() {
         let text = "# x\n*filter\n:INPUT ACCEPT [5:300]\n:FORWARD DROP [7:1]\n[9:1] -A INPUT -p \
                     tcp -j DROP\n[1:1] -A INPUT -j ACCEPT\nCOMMIT\n";
@@ -294,6 +386,9 @@ mod tests {
         let rule = "filter INPUT: DROP 6 -- * * 10.98.9.0/24 0.0.0.0/0 tcp dpt:80";
         assert_eq!(read.dropping[rule].packets, 9, "{read:?}");
         assert_eq!(read.dropping["filter FORWARD: policy drop"].packets, 3);
+        assert!(!read.dropping[rule].is_default);
+        let last = "filter long: REJECT all -- * * 0.0.0.0/0 0.0.0.0/0";
+        assert!(read.dropping[last].is_default, "{read:?}");
         assert_eq!(read.chains["filter FORWARD"].rules, 1);
         assert_eq!(read.chains["filter INPUT"].hook.as_deref(), Some("input"));
         let long = &read.chains["filter long"];
