@@ -1,10 +1,16 @@
 //! D33: packets that protocols lose or refuse, by the kernel's counters.
 
+#[path = "losses/held.rs"]
+mod held;
+
 use crate::check::{Check, Group, Judged, Verdicts, rule};
-use crate::finding::{Advice, Confidence, Finding, Severity};
+use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::Quote;
-use ringway_evidence::fact::{Basis, NetCounters, float, share};
+use ringway_evidence::fact::{
+    Basis, NetCounters, Span, TcpSynBacklog, TcpSynCookies, Tried, float, share,
+};
 use ringway_evidence::facts;
+use ringway_evidence::parse::sockets::Sockets;
 
 pub(crate) const CHECK: Check = Check {
     id: "D33",
@@ -25,6 +31,9 @@ pub(crate) const CHECK: Check = Check {
 facts! {
     struct Facts {
         counters: NetCounters,
+        cookies: Tried<TcpSynCookies>,
+        backlog: Tried<TcpSynBacklog>,
+        sockets: Tried<Span<Sockets>>,
     }
 }
 
@@ -32,6 +41,8 @@ facts! {
 struct Reason {
     /// Its counters, such as `Tcp.RetransSegs`; together they are what is lost.
     counters: &'static [&'static str],
+    /// Counters of events that are among these, and are reasons of their own or no loss.
+    except: &'static [&'static str],
     /// Events per second from which it is more than chance.
     rate_min: f64,
     /// The counters of the whole, and the fraction of it that matters.
@@ -47,11 +58,12 @@ struct Reason {
 }
 
 /// In the order in which to investigate: an earlier reason may cause a later one.
-const REASONS: [Reason; 16] = [
+const REASONS: [Reason; 17] = [
     Reason {
         counters: &["TcpExt.ListenOverflows"],
-        rate_min: 1.0,
-        part: None,
+        except: &[],
+        rate_min: 0.5,
+        part: Some((&TAKEN, 0.01)),
         confidence: Confidence::High,
         what: "connections are refused, because the queue of a program is full",
         cause: "A program accepts connections more slowly than they arrive. Those that do not fit \
@@ -64,32 +76,53 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["TcpExt.TCPReqQFullDrop"],
-        rate_min: 1.0,
-        part: None,
+        except: &[],
+        rate_min: 0.5,
+        part: Some((&TAKEN, 0.01)),
         confidence: Confidence::High,
         what: "connections are refused, because too many are half open",
         cause: "More connections are started than completed, and SYN cookies are off: a flood, or \
                 clients whose acknowledgements are lost.",
-        advice: "Turn SYN cookies on (net.ipv4.tcp_syncookies), and find out where the SYNs come \
-                 from.",
+        advice: "Find out where the SYNs come from.",
         commands: &["ss -tn state syn-recv"],
     },
     Reason {
-        counters: &["TcpExt.TCPSynRetrans"],
-        rate_min: 1.0,
-        part: None,
+        counters: &[REFUSED],
+        except: &["TcpExt.ListenOverflows", "TcpExt.TCPReqQFullDrop"],
+        rate_min: 0.5,
+        part: Some((&TAKEN, 0.01)),
+        confidence: Confidence::Medium,
+        what: "connections are refused here, before a program sees them",
+        cause: "Most likely too many are half open: without SYN cookies, three quarters of \
+                net.ipv4.tcp_max_syn_backlog are for clients that the host does not know yet. Or \
+                there was no memory for them.",
+        advice: "Find out whose handshakes stay half open: clients whose acknowledgements are \
+                 lost, or a flood. A longer backlog (net.ipv4.tcp_max_syn_backlog, and that of \
+                 the program) helps against bursts.",
+        commands: &["ss -tn state syn-recv"],
+    },
+    Reason {
+        counters: &[FIRST_TRIES],
+        // The other ends of connections that this host refuses try again, and so do its own.
+        except: &[REFUSED],
+        rate_min: 0.5,
+        part: Some((&["Tcp.ActiveOpens", "Tcp.PassiveOpens", FIRST_TRIES], 0.05)),
         confidence: Confidence::Medium,
         what: "connections are tried again, because they get no reply",
-        cause: "The other end drops them silently: a filter, a host that does not exist, or the \
-                full queue of a program. Each try waits twice as long as the one before.",
-        advice: "Find out where they are sent, and what is on the path: filter rules at both \
-                 ends, and D31 and this check at the other end.",
-        commands: &["ss -tn state syn-sent"],
+        cause: "The counter has first packets of this host (SYN) and its replies to those of \
+                others (SYN-ACK). Something drops these or what comes back: a filter, a host that \
+                does not exist, or the full queue of a program. Each try waits twice as long as \
+                the one before.",
+        advice: "Find out which they are: syn-sent are own tries, syn-recv replies to others. \
+                 Then check what is on the path: filter rules at both ends, and D31 and this \
+                 check at the other end.",
+        commands: &["ss -tn state syn-sent", "ss -tn state syn-recv"],
     },
     Reason {
         counters: &["Tcp.AttemptFails"],
-        rate_min: 10.0,
-        part: None,
+        except: &[],
+        rate_min: 2.0,
+        part: Some((&["Tcp.ActiveOpens", "Tcp.PassiveOpens"], 0.1)),
         confidence: Confidence::Medium,
         what: "connections fail before they are established",
         cause: "No program listens on the port, or a filter rejects the connection. A failed try \
@@ -106,6 +139,7 @@ const REASONS: [Reason; 16] = [
             "Udp.MemErrors",
             "Udp6.MemErrors",
         ],
+        except: &[],
         rate_min: 0.1,
         part: None,
         confidence: Confidence::High,
@@ -118,6 +152,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["Udp.RcvbufErrors", "Udp6.RcvbufErrors"],
+        except: &[],
         rate_min: 10.0,
         part: Some((
             &["Udp.InDatagrams", "Udp6.InDatagrams", "Udp.RcvbufErrors", "Udp6.RcvbufErrors"],
@@ -133,6 +168,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["Udp.SndbufErrors", "Udp6.SndbufErrors"],
+        except: &[],
         rate_min: 10.0,
         part: Some((
             &["Udp.OutDatagrams", "Udp6.OutDatagrams", "Udp.SndbufErrors", "Udp6.SndbufErrors"],
@@ -154,6 +190,7 @@ const REASONS: [Reason; 16] = [
             "Udp6.InCsumErrors",
             "Icmp6.InCsumErrors",
         ],
+        except: &[],
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
@@ -166,6 +203,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["Ip.ReasmFails", "Ip6.ReasmFails"],
+        except: &[],
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
@@ -179,6 +217,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["TcpExt.IPReversePathFilter"],
+        except: &[],
         rate_min: 1.0,
         part: None,
         confidence: Confidence::High,
@@ -193,6 +232,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["Ip.InAddrErrors", "Ip6.InAddrErrors"],
+        except: &[],
         rate_min: 10.0,
         part: None,
         confidence: Confidence::High,
@@ -206,6 +246,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["IpExt.InNoRoutes", "Ip.OutNoRoutes", "Ip6.InNoRoutes", "Ip6.OutNoRoutes"],
+        except: &[],
         rate_min: 10.0,
         part: None,
         confidence: Confidence::High,
@@ -217,6 +258,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["Ip.InHdrErrors", "Ip6.InHdrErrors"],
+        except: &[],
         rate_min: 10.0,
         part: None,
         confidence: Confidence::High,
@@ -229,6 +271,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["Ip.FragFails", "Ip6.FragFails"],
+        except: &[],
         rate_min: 10.0,
         part: None,
         confidence: Confidence::High,
@@ -242,6 +285,7 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &["TcpExt.TCPSACKReorder", "TcpExt.TCPTSReorder", "TcpExt.TCPRenoReorder"],
+        except: &[],
         rate_min: 5.0,
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.001)),
         confidence: Confidence::High,
@@ -256,7 +300,8 @@ const REASONS: [Reason; 16] = [
     },
     Reason {
         counters: &[RESENT],
-        rate_min: 5.0,
+        except: &[FIRST_TRIES, NEEDLESS],
+        rate_min: 2.0,
         part: Some((&["Tcp.OutSegs", "Tcp.RetransSegs"], 0.01)),
         confidence: Confidence::Medium,
         what: "segments are sent again",
@@ -268,9 +313,13 @@ const REASONS: [Reason; 16] = [
     },
 ];
 
+/// Connections that others begin, accepted or refused here.
+const TAKEN: [&str; 2] = ["Tcp.PassiveOpens", REFUSED];
+/// Those that were refused, for whatever reason.
+const REFUSED: &str = "TcpExt.ListenDrops";
 /// Segments that TCP sends again.
 const RESENT: &str = "Tcp.RetransSegs";
-/// Of those, first tries of connections, which are a reason of their own.
+/// Of those, first packets of connections, in either direction.
 const FIRST_TRIES: &str = "TcpExt.TCPSynRetrans";
 /// Of those, segments that the other end already had: only late, not lost (`rfc-2883:needless`).
 const NEEDLESS: &str = "TcpExt.TCPDSACKRecvSegs";
@@ -283,10 +332,29 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         return Ok(());
     }
     for reason in &REASONS {
-        out.add(reason.judge(counters));
+        let found = reason.judge(counters).map(|found| half_open(facts, found));
+        let is_loss = reason.counters == [RESENT];
+        out.add(found.or_else(|| is_loss.then(|| held::by_loss(facts)).flatten()));
     }
     out.well("protocols lose and refuse almost nothing", counters.quote("Tcp"));
     Ok(())
+}
+
+/// With the settings of half-open connections, if it is about these.
+fn half_open(facts: &Facts, finding: Finding) -> Finding {
+    if ![REFUSED, "TcpExt.TCPReqQFullDrop"].contains(&finding.subject.as_str()) {
+        return finding;
+    }
+    let finding = finding.quote(facts.backlog.ok().map(|text| text.quote(1)));
+    let Some(off) = facts.cookies.ok().filter(|text| text.number() == Ok(0)) else {
+        return finding;
+    };
+    let knob = Knob::Sysctl { name: "net.ipv4.tcp_syncookies".to_owned() };
+    finding.quote([off.quote(1)]).advise(Advice::by_change(
+        "Until then turn SYN cookies on, as they are by default: connections that do not fit are \
+         accepted without an entry.",
+        Change::raise(knob, 0, 1),
+    ))
 }
 
 impl Reason {
@@ -294,10 +362,7 @@ impl Reason {
         let count = |names: &[&str]| {
             names.iter().fold(0, |sum: u64, name| sum.saturating_add(counters.since(name)))
         };
-        let mut lost = count(self.counters);
-        if self.counters == [RESENT] {
-            lost = lost.saturating_sub(count(&[FIRST_TRIES, NEEDLESS]));
-        }
+        let lost = count(self.counters).saturating_sub(count(self.except));
         let rate = float(lost) / counters.seconds;
         if rate < self.rate_min {
             return None;
@@ -329,5 +394,86 @@ impl Reason {
         let line = counters.quote(name).or_else(|| counters.quote(protocol));
         let file = line.as_ref().map(|quote| quote.file.clone()).unwrap_or_default();
         Quote { file, line: line.and_then(|quote| quote.line), text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    /// What is found where these counters grew by so much in five seconds, with more pieces.
+    fn found(grown: &[(&str, u64)], more: &[(&str, &str)]) -> Vec<Finding> {
+        let mut pieces: Vec<(String, String)> =
+            more.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+        for (sample, seconds) in [(1, "1.0\n"), (2, "6.0\n")] {
+            let table = |start: &str| {
+                let of =
+                    grown.iter().filter_map(|(name, by)| Some((name.strip_prefix(start)?, by)));
+                let (names, numbers): (Vec<&str>, Vec<String>) =
+                    of.map(|(name, by)| (name, (by * (sample - 1)).to_string())).unzip();
+                let start = start.trim_end_matches('.');
+                format!("{start}: {}\n{start}: {}\n", names.join(" "), numbers.join(" "))
+            };
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), seconds.to_owned()));
+            pieces.push((format!("{path}/proc/net/snmp"), table("Tcp.")));
+            pieces.push((format!("{path}/proc/net/netstat"), table("TcpExt.")));
+        }
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+        found.into_iter().filter(|one| one.severity >= Severity::Warning).collect()
+    }
+
+    #[test]
+    fn a_server_that_refuses_blames_no_other_end() {
+        let counters = [
+            ("Tcp.ActiveOpens", 0),
+            ("Tcp.PassiveOpens", 3),
+            ("TcpExt.ListenOverflows", 0),
+            ("TcpExt.ListenDrops", 200),
+            ("TcpExt.TCPSynRetrans", 60),
+        ];
+        let cookies = [("proc/sys/net/ipv4/tcp_syncookies", "0\n")];
+        let found = found(&counters, &cookies);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(found[0].subject, REFUSED, "{found:#?}");
+        assert_eq!(found[0].advice[1].commands, ["sysctl -w net.ipv4.tcp_syncookies=1"]);
+    }
+
+    #[test]
+    fn tries_count_by_their_part() {
+        let tries = |opens, retried| {
+            found(&[("Tcp.ActiveOpens", opens), ("TcpExt.TCPSynRetrans", retried)], &[]).len()
+        };
+        // One in five, though not one a second; and one in a thousand of many.
+        assert_eq!((tries(20, 4), tries(50_000, 50)), (1, 0));
+    }
+
+    /// A connection with one lost segment in two hundred, and so many times its shortest round
+    /// trip of 10 ms.
+    fn lossy(rtt: u64, congestion: &str) -> Vec<Finding> {
+        let row = |busy: u64, segments: u64, resent: u64| {
+            format!(
+                "connections: 1 of 1\n10.0.0.1:5001 10.0.0.2:4000 {congestion} rtt={rtt}000 \
+                 min_rtt=10000 snd_mss=1448 busy_time={busy} total_retrans={resent} \
+                 data_segs_out={segments} bytes_acked={}\n",
+                segments * 1448
+            )
+        };
+        let (before, after) = (row(1_000_000, 2000, 10), row(6_000_000, 13_600, 68));
+        found(
+            &[("Tcp.OutSegs", 11_600), ("Tcp.RetransSegs", 58)],
+            &[("sample-1/netlink/connections", &before), ("sample-2/netlink/connections", &after)],
+        )
+    }
+
+    #[test]
+    fn loss_counts_by_what_it_does_to_a_connection() {
+        let held = lossy(11, "cubic");
+        assert_eq!(held.len(), 1, "{held:#?}");
+        assert!(held[0].summary.contains("10.0.0.2:4000 at 26.9 Mbit/s: 0.50 %"), "{held:#?}");
+        assert!(lossy(30, "cubic").is_empty(), "a full queue is how TCP finds its rate");
+        assert!(lossy(11, "bbr").is_empty(), "BBR does not slow down for it");
     }
 }
