@@ -2,9 +2,11 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, all_well, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use ringway_evidence::fact::{Basis, ConntrackCount, ConntrackMax, Release, Span, Tried, share};
+use ringway_evidence::fact::{
+    Basis, ConntrackCount, ConntrackMax, NatPorts, Release, Span, Tried, share,
+};
 use ringway_evidence::facts;
-use ringway_evidence::parse::conntrack::Conntrack;
+use ringway_evidence::parse::conntrack::{Conntrack, Translation};
 use ringway_evidence::{Gap, Quote};
 
 pub(crate) const CHECK: Check = Check {
@@ -24,6 +26,7 @@ facts! {
         count: Tried<ConntrackCount>,
         stat: Tried<Span<Conntrack>>,
         release: Tried<Release>,
+        ports: Tried<NatPorts>,
     }
 }
 
@@ -33,6 +36,8 @@ const NEARLY: f64 = 0.8;
 const CLASHES_MIN: f64 = 1.0;
 /// The first kernel that settles a race where it can; before, the later packet was always dropped.
 const SETTLED_SINCE: (u32, u32) = (4, 7);
+/// Ports that are used densely: fewer may be neighbours by chance.
+const PORTS_MIN: u64 = 16;
 const KNOB: &str = "net.netfilter.nf_conntrack_max";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -156,6 +161,9 @@ impl Lost {
         }
         let is_settled =
             facts.release.ok().and_then(Release::version).is_none_or(|one| one >= SETTLED_SINCE);
+        if let Some(finding) = self.exhausted(facts) {
+            return Some(finding);
+        }
         if is_settled && self.dropped == 0 {
             let summary = format!("{rate:.1} packets/s raced for an entry, and none was lost");
             return Some(all_well(summary, self.quote.clone()));
@@ -163,13 +171,17 @@ impl Lost {
         let lost = if is_settled { self.dropped } else { self.clashed };
         let summary =
             format!("{lost} packets were dropped: another packet had inserted their entry");
+        let unknown = match facts.ports.get() {
+            Ok(_) => "",
+            Err(_) => " Which ports a NAT uses could not be read: if it has none left, that is it.",
+        };
         let finding = Finding::new(Severity::Warning, "conntrack", summary)
-            .cause(
+            .cause(format!(
                 "The first two packets of a connection, on two CPUs at once, each create an \
                  entry, and the second cannot be inserted. DNS queries for IPv4 and IPv6 at once \
                  from one port cause this; a resolver waits 5 s for the reply to a lost query \
-                 (resolv.conf(5)). The table is not too small.",
-            )
+                 (resolv.conf(5)). The table is not too small.{unknown}"
+            ))
             .quote(self.quote.clone())
             .confidence(Confidence::Medium)
             .advise(Advice::by_hand(
@@ -177,6 +189,36 @@ impl Lost {
                  query after the other, with the option single-request-reopen of resolv.conf(5) \
                  where they run. Linux 4.7 and later drop them only if the two entries' \
                  translated addresses differ.",
+                &[],
+            ));
+        Some(finding)
+    }
+
+    /// A NAT without a free port for a destination: new connections get one that is used, and
+    /// their entries cannot be inserted.
+    fn exhausted(&self, facts: &Facts) -> Option<Finding> {
+        let NatPorts { translations, text } = facts.ports.ok()?;
+        let is_full = |one: &&Translation| {
+            one.count >= PORTS_MIN
+                && one.count >= one.last.saturating_sub(one.first).saturating_add(1)
+        };
+        let one = translations.all.iter().find(is_full)?;
+        let Translation { source, destination, first, last, count, line, .. } = one;
+        let summary = format!(
+            "{} packets were dropped: the NAT to {source} uses all {count} ports from {first} to \
+             {last} for {destination}",
+            self.clashed.max(self.dropped)
+        );
+        let finding = Finding::new(Severity::Problem, destination.clone(), summary)
+            .cause(
+                "Each translated connection to a destination needs a port of its own. None is \
+                 free, so new ones are dropped, while the table of connections has room.",
+            )
+            .quote([text.quote(*line)])
+            .quote(self.quote.clone())
+            .advise(Advice::by_hand(
+                "Let the rule translate to more ports or to several addresses, let clients keep \
+                 connections instead of opening new ones, or find the client that opens so many.",
                 &[],
             ));
         Some(finding)
