@@ -9,6 +9,7 @@
 //! `RINGWAY_E2E_RECORDS_OF=d09,d21` makes some of them. That of d10 is of a machine whose
 //! CPUs have time: where other programs fill them, the doctor says so instead.
 
+mod causes;
 mod networks;
 mod programs;
 mod scenarios;
@@ -83,9 +84,9 @@ enum Step {
     Scan,
 }
 
-/// Of both files.
+/// Of all files.
 fn all() -> Vec<Scenario> {
-    scenarios::all().into_iter().chain(networks::all()).collect()
+    [scenarios::all(), networks::all(), causes::all()].into_iter().flatten().collect()
 }
 
 fn scenario<const N: usize>(

@@ -5,7 +5,7 @@ mod limits;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use ringway_evidence::fact::{Basis, SocketOwners, Span, float, share};
+use ringway_evidence::fact::{Basis, CpuWaits, SocketOwners, Span, float, share};
 use ringway_evidence::facts;
 use ringway_evidence::parse::sockets::{Socket, Sockets};
 
@@ -23,6 +23,7 @@ pub(crate) const CHECK: Check = Check {
 facts! {
     struct Facts {
         sockets: Span<Sockets>,
+        waits: CpuWaits,
         owners: SocketOwners,
     }
 }
@@ -31,6 +32,9 @@ const SHORT_ADVICE: &str = "Find out which end announces it (advmss, rcvmss), an
                             routes (D40), rules and MTU (D08).";
 const UNREAD_ADVICE: &str =
     "Find out what keeps the program busy: its CPU (D34, D35), a disk (D36), a lock.";
+
+const STARVED_CAUSE: &str = "The program reads late because it waits for a CPU, which other \
+                             programs use (D35): neither the program nor the network is at fault.";
 
 /// Bytes per second from which a connection is active.
 const BYTES_MIN: f64 = 20_000.0;
@@ -127,8 +131,13 @@ impl Said {
     fn finding(self, facts: &Facts, socket: &Socket) -> Finding {
         let owner = facts.owners.whose(socket.more.inode);
         let summary = format!("the connection to {}, of {owner}, {}", socket.peer, self.what);
-        Finding::new(self.severity, socket.peer.clone(), summary)
-            .cause(self.cause)
+        let lacks_cpu = facts.waits.lacks(facts.owners.process(socket.more.inode));
+        let (severity, cause) = match self.advice == UNREAD_ADVICE && lacks_cpu {
+            true => (Severity::Note, STARVED_CAUSE),
+            false => (self.severity, self.cause),
+        };
+        Finding::new(severity, socket.peer.clone(), summary)
+            .cause(cause)
             .quote([facts.sockets.text.quote(socket.line)])
             .confidence(Confidence::Medium)
             .advise(Advice::by_hand(self.advice, &["ss -ti state established"]))
@@ -244,4 +253,37 @@ fn marked(work: &Work<'_>) -> Option<Said> {
                 sends less, as it should.",
         advice: "Do nothing, unless it is too slow: then find the narrowest link.",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    #[test]
+    fn a_reader_without_a_cpu_is_no_alarm() {
+        let found = |idle: u64| {
+            let row = |received: u64| {
+                format!(
+                    "connections: 1 of 1\n10.0.0.1:7000 10.0.0.2:4000 cubic rtt=900 snd_mss=1448 \
+                     bytes_received={received} recv_queue=90000 rmem_alloc=400000 rcvbuf=500000\n"
+                )
+            };
+            let pieces = [
+                ("sample-1/monotonic", "1.0\n".to_owned()),
+                ("sample-2/monotonic", "6.0\n".to_owned()),
+                ("sample-1/netlink/connections", row(0)),
+                ("sample-2/netlink/connections", row(100_000)),
+                ("sample-1/proc/stat", "cpu0 0 0 0 0\nintr 0\n".to_owned()),
+                ("sample-2/proc/stat", format!("cpu0 500 0 0 {idle}\nintr 0\n")),
+            ];
+            let own = |(path, text): (&str, String)| (path.to_owned(), text);
+            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+        };
+        assert_eq!(found(500).severity, Severity::Warning, "{:#?}", found(500));
+        let starved = found(0);
+        assert_eq!(starved.severity, Severity::Note, "{starved:#?}");
+        assert!(starved.cause.contains("waits for a CPU"), "{starved:#?}");
+    }
 }

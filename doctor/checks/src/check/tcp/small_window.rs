@@ -2,12 +2,14 @@
 
 #[path = "small_window/receiving.rs"]
 mod receiving;
+#[path = "small_window/unscaled.rs"]
+mod unscaled;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::fact::{
-    Basis, BufferSettings, Interfaces, NicRole, SendBufferMax, SocketOwners, Span, Speeds,
-    TcpReceiveBuffers, TcpReceiveGrowth, TcpSendBuffers, Tried, float,
+    Basis, BufferSettings, CpuWaits, Interfaces, NicRole, SendBufferMax, SocketOwners, Span,
+    Speeds, TcpReceiveBuffers, TcpReceiveGrowth, TcpSendBuffers, TcpWindowScaling, Tried, float,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
@@ -44,12 +46,17 @@ facts! {
         settings: BufferSettings,
         receive_buffers: Tried<TcpReceiveBuffers>,
         growth: Tried<TcpReceiveGrowth>,
+        scaling: Tried<TcpWindowScaling>,
+        waits: CpuWaits,
         owners: SocketOwners,
     }
 }
 
 const WINDOW_CAUSE: &str = "A connection carries one window in each round trip, and this window \
                             is smaller than what the path can hold.";
+
+const STARVED_CAUSE: &str = "All CPUs of this machine are busy, and packets and programs wait for \
+                             them (D35): cannot tell whether the window is too small.";
 
 /// Fraction of its busy time from which a connection is limited.
 const HELD_UP: f64 = 0.2;
@@ -60,7 +67,7 @@ const WMEM_MAX: &str = "net.core.wmem_max";
 /// A buffer must hold twice the data in flight: the kernel counts its own overhead, and computes
 /// the same way (`tcp_sndbuf_expand` in `net/ipv4/tcp_input.c`).
 const OVERHEAD: u64 = 2;
-/// How much more than the measured rate a path may carry if the sender's own buffer limited it.
+/// How much more than the measured rate a path may carry if a buffer or a window limited it.
 const HELD_DOWN: u64 = 4;
 /// The largest buffer: a result above it is wrong. It is the guide's, doubled:
 /// `throughput-guide:bdp`.
@@ -83,7 +90,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let worse = |a: &&Socket, b: &&Socket| a.busy_ms.total_cmp(&b.busy_ms);
     let speed = Speed::of(facts);
     if let Some(socket) = by_window.into_iter().max_by(worse) {
-        out.add([window(&span.text, socket, speed.as_ref())]);
+        out.add([window(facts, socket, speed.as_ref())]);
     }
     if let Some(socket) = by_buffer.into_iter().max_by(worse) {
         out.add([buffer(facts, &span.text, socket, speed.as_ref())]);
@@ -167,14 +174,14 @@ struct Need {
 }
 
 impl Need {
-    /// Allows for more, if it was computed from a speed that the small buffer itself limited.
+    /// Allows for more, if it was computed from a speed that what is too small limited itself.
     fn or_more(self, speed: &Speed) -> Need {
         if speed.basis == SpeedBasis::Wire {
             return self;
         }
         let bytes = self.bytes.saturating_mul(HELD_DOWN).min(BUFFER_MAX);
         let how = format!(
-            "{} The buffer limited that speed, so {HELD_DOWN} times as much: {bytes}.",
+            "{} What is too small limited that speed, so {HELD_DOWN} times as much: {bytes}.",
             self.how
         );
         Need { bytes, how }
@@ -199,7 +206,7 @@ fn need(socket: &Socket, speed: &Speed) -> Option<Need> {
 
 /// The other end's window. Its settings are not visible from here, so nothing can be set here, and
 /// any value might be less than what it has.
-fn window(text: &Text, socket: &Socket, speed: Option<&Speed>) -> Finding {
+fn window(facts: &Facts, socket: &Socket, speed: Option<&Speed>) -> Finding {
     let summary = format!(
         "the connection to {} waits {:.0} % of its time for the receiver's window",
         socket.peer,
@@ -210,12 +217,23 @@ fn window(text: &Text, socket: &Socket, speed: Option<&Speed>) -> Finding {
         offered => format!("{summary}, which is {} KiB", offered.div_ceil(1 << 10)),
     };
     let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
-        .quote([text.quote(socket.line)])
-        .quote(speed.map(|speed| speed.quote.clone()))
+        .quote([facts.sockets.text.quote(socket.line)])
         .confidence(Confidence::Medium);
+    if unscaled::is_what_limits(socket, socket.more.snd_wnd) {
+        return unscaled::explain(facts, finding);
+    }
+    if facts.waits.are_all_full {
+        // The reader may be on this machine, also in another network namespace.
+        return Finding { severity: Severity::Note, ..finding }.cause(STARVED_CAUSE);
+    }
+    receiver_window(socket, speed, finding.quote(speed.map(|speed| speed.quote.clone())))
+}
+
+fn receiver_window(socket: &Socket, speed: Option<&Speed>, finding: Finding) -> Finding {
     let slow = "The application there reads too slowly, or set a small SO_RCVBUF: check whether \
                 its CPU is full.";
-    let Some(need) = speed.and_then(|speed| need(socket, speed)) else {
+    let need = speed.and_then(|speed| Some(need(socket, speed)?.or_more(speed)));
+    let Some(need) = need else {
         return finding.cause(WINDOW_CAUSE).advise(Advice::by_hand(
             format!(
                 "{slow} Or the path needs a larger window: at that end raise the third number of \
@@ -337,17 +355,26 @@ mod tests {
         assert!(how.starts_with("100 ms times 10000 Mbit/s (a test) are 125000000 bytes"), "{how}");
     }
 
+    fn of_receiver(socket: &Socket, speed: &Speed) -> Finding {
+        receiver_window(socket, Some(speed), Finding::new(Severity::Warning, "peer", "it waits"))
+    }
+
     #[test]
     fn a_slow_reader_is_no_window_to_be_set() {
         let slow = Socket { rwnd_limited: 0.9, ..socket(0.005, Some(0.005)) };
-        let found = window(&Text::new("ss", ""), &slow, Some(&speed(10_000.0)));
+        let found = of_receiver(&slow, &speed(10_000.0));
         assert!(found.cause.contains("no more than any receiver has"), "{found:?}");
         assert!(found.advice.iter().all(|one| one.commands.is_empty()), "{found:?}");
         // A long path may need more there, and its settings are not visible from here.
         let far = Socket { rwnd_limited: 0.9, ..socket(100.0, None) };
-        let found = window(&Text::new("ss", ""), &far, Some(&speed(10_000.0)));
+        let found = of_receiver(&far, &speed(10_000.0));
         assert!(found.advice[0].text.contains("is below 268435456"), "{found:?}");
         assert!(found.advice.iter().all(|one| one.commands.is_empty()), "{found:?}");
+        // 24 Mbit/s are what a window of 64 KiB lets through in 20 ms: the path may carry more.
+        let held = Socket { rwnd_limited: 0.9, ..socket(20.0, None) };
+        let measured = Speed { basis: SpeedBasis::Measured, ..speed(12.0) };
+        let found = of_receiver(&held, &measured);
+        assert!(found.advice[0].text.contains("is below 262144"), "{found:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A connection whose receive window, at this end, is what limits it.
 
-use super::{BUFFER_MAX, Facts, HELD_DOWN, OVERHEAD, whole};
+use super::{BUFFER_MAX, Facts, HELD_DOWN, OVERHEAD, unscaled, whole};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::fact::{Basis, float};
 use ringway_evidence::parse::sockets::Socket;
@@ -89,13 +89,17 @@ impl Held<'_> {
             window.div_ceil(1 << 10)
         );
         let finding = Finding::new(Severity::Warning, socket.peer.clone(), summary)
+            .quote([facts.sockets.text.quote(socket.line)])
+            .confidence(Confidence::Medium);
+        if unscaled::is_what_limits(socket, *window) {
+            return Some(unscaled::explain(facts, finding));
+        }
+        let finding = finding
             .cause(
                 "A connection carries one window in each round trip, the program on this host \
                  reads everything, and the window does not grow.",
             )
-            .quote([facts.sockets.text.quote(socket.line)])
-            .quote(setting.map(|text| text.quote(1)))
-            .confidence(Confidence::Medium);
+            .quote(setting.map(|text| text.quote(1)));
         if !is_at_most {
             return Some(Self::below_limit(facts, buffer, finding));
         }
