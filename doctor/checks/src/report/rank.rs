@@ -15,7 +15,7 @@ struct Effect {
     causes: &'static [&'static str],
 }
 
-const EFFECTS: [Effect; 9] = [
+const EFFECTS: [Effect; 10] = [
     Effect { check: "D11", which: &[], causes: &["D40"] },
     // BBR with data that waits looks the same, whatever holds it.
     Effect {
@@ -39,7 +39,13 @@ const EFFECTS: [Effect; 9] = [
         which: &["TcpExt.ListenOverflows", "Udp.RcvbufErrors", "Udp6.RcvbufErrors"],
         causes: &["D47"],
     },
-    Effect { check: "D33", which: &["TcpExt.TCPSynRetrans"], causes: &["D39", "D41", "D47"] },
+    Effect {
+        check: "D33",
+        which: &["TcpExt.TCPSynRetrans"],
+        causes: &["D39", "D41", "D47", "D31"],
+    },
+    // A queue below a limit is full because of that.
+    Effect { check: "D38", which: &[], causes: &["D30"] },
     Effect { check: "D45", which: &[], causes: &["D30"] },
     Effect { check: "D46", which: &["sends segments of", "gets segments of"], causes: &["D40"] },
 ];

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use crate::check::{Check, Group, Judged, Verdicts, all_well, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::fact::{
-    Interfaces, LinkStates, LinkTypes, Mtus, Paths, Stack, TcpMtuProbing, Tried, VifStore,
-    XapiCards, XapiInventory, XapiNetworks, XapiVifs,
+    Interfaces, LinkDetails, LinkStates, LinkTypes, Mtus, Paths, Stack, TcpMtuProbing, Tried,
+    VifStore, XapiCards, XapiInventory, XapiNetworks, XapiVifs,
 };
 use ringway_evidence::facts;
 use ringway_evidence::{Gap, Quote};
@@ -43,6 +43,7 @@ facts! {
         types: LinkTypes,
         states: LinkStates,
         stack: Stack,
+        details: Tried<LinkDetails>,
         paths: Paths,
         probing: Tried<TcpMtuProbing>,
         networks: Tried<XapiNetworks>,

@@ -1,7 +1,5 @@
 //! D38: interface queues drop packets although no limit was set.
 
-use std::collections::BTreeSet;
-
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
 use ringway_evidence::fact::{Basis, Interfaces, QueueLengths, Span, Tried, float, share};
@@ -43,8 +41,6 @@ const PLAIN: [&str; 4] = ["bfifo", "pfifo", "pfifo_fast", "pfifo_head_drop"];
 const ACTIVE: [&str; 10] =
     ["choke", "codel", "fq", "fq_codel", "fq_pie", "hhf", "pie", "red", "sfb", "sfq"];
 const ACTIVE_PART: f64 = 0.05;
-/// Disciplines with a limit; drops below one are due to that limit, which D30 reports.
-const LIMITING: [&str; 5] = ["cake", "hfsc", "htb", "netem", "tbf"];
 /// Part of a limit below which D30 does not see it as the reason for drops.
 const LIMIT_PART: f64 = 0.3;
 /// netem's emulated impairments, by the names of its options.
@@ -106,13 +102,6 @@ fn emulators(facts: &Facts) -> Vec<Finding> {
 
 fn disciplines(facts: &Facts) -> Vec<Finding> {
     let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
-    let limited: BTreeSet<&str> = span
-        .after
-        .all
-        .iter()
-        .filter(|qdisc| LIMITING.contains(&qdisc.kind.as_str()))
-        .map(|qdisc| qdisc.dev.as_str())
-        .collect();
     let mut found = Vec::new();
     for qdisc in &span.after.all {
         let is_active = ACTIVE.contains(&qdisc.kind.as_str());
@@ -122,7 +111,7 @@ fn disciplines(facts: &Facts) -> Vec<Finding> {
         let bytes = qdisc.bytes.saturating_sub(before.bytes);
         let is_short = |rate| float(bytes) / span.seconds < LIMIT_PART * float(rate);
         let is_short = qdisc.kind == "tbf" && qdisc.rate().is_some_and(is_short);
-        if !is_short && (!is_queue || limited.contains(qdisc.dev.as_str())) {
+        if !is_short && !is_queue {
             continue;
         }
         let drops = qdisc.drops.saturating_sub(before.drops);

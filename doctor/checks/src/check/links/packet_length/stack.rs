@@ -7,9 +7,10 @@ use crate::check::CheckResult;
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use ringway_evidence::Gap;
 
-/// Bytes that VXLAN adds over IPv4: inner Ethernet 14, VXLAN 8, UDP 8, IP 20. Over IPv6 it is 20
-/// more.
+/// Bytes that VXLAN adds over IPv4: inner Ethernet 14, VXLAN 8, UDP 8, IP 20.
 const VXLAN: u64 = 50;
+/// How many more bytes an IPv6 header has than one of IPv4.
+const IPV6_MORE: u64 = 20;
 /// Bytes that WireGuard adds over IPv4: IP 20, UDP 8, its own header 16 and tag 16.
 const WIREGUARD: u64 = 60;
 
@@ -70,6 +71,7 @@ fn is_down(facts: &Facts, nic: &str) -> bool {
 /// Bytes that an interface adds to each packet.
 pub(super) fn overhead(facts: &Facts, nic: &str) -> u64 {
     match facts.nics.device_type(nic).as_deref() {
+        Some("vxlan" | "geneve") if is_over_ipv6(facts, nic) == Some(true) => VXLAN + IPV6_MORE,
         Some("vxlan" | "geneve") => VXLAN,
         Some("wireguard") => WIREGUARD,
         Some(_) => 0,
@@ -81,10 +83,18 @@ pub(super) fn overhead(facts: &Facts, nic: &str) -> u64 {
     }
 }
 
+/// Whether the outer packets of a tunnel are IPv6; `None` if nothing says so.
+fn is_over_ipv6(facts: &Facts, nic: &str) -> Option<bool> {
+    facts.details.ok()?.links.of(nic)?.is_over_ipv6()
+}
+
 fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> {
     let ((own, own_quote), (below, below_quote)) = (mtu(facts, nic)?, mtu(facts, lower)?);
     let overhead = overhead(facts, nic);
     let need = own.saturating_add(overhead);
+    if overhead == VXLAN && need.saturating_add(IPV6_MORE) > below && need <= below {
+        return Ok(over_unknown(facts, nic, lower, need));
+    }
     if need <= below || below <= overhead {
         return Ok(None);
     }
@@ -97,7 +107,7 @@ fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> 
             "{nic} needs {need} bytes with its headers, but {lower} below it takes {below}"
         );
         let cause = "A tunnel encapsulates each frame: VXLAN and Geneve add 50 bytes, WireGuard \
-                     60 (20 more over IPv6), GRE 24, IP in IP 20. What does not fit is split into \
+                     60, each 20 more over IPv6, GRE 24, IP in IP 20. What does not fit is split into \
                      two packets, which costs both ends, or dropped.";
         (summary, cause)
     };
@@ -116,6 +126,21 @@ fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> 
     Ok(Some(finding))
 }
 
+/// A tunnel that fits only if its outer packets are IPv4, and nothing says whether they are.
+fn over_unknown(facts: &Facts, nic: &str, lower: &str, need: u64) -> Option<Finding> {
+    if is_over_ipv6(facts, nic).is_some() {
+        return None;
+    }
+    let summary = format!(
+        "cannot tell whether packets of {nic} fit into {lower} below it: they need {need} bytes \
+         over IPv4, {} over IPv6",
+        need.saturating_add(IPV6_MORE)
+    );
+    let finding = Finding::new(Severity::Unknown, nic, summary)
+        .cause("Its other end is not set on the interface: a controller or entries decide it.");
+    Some(finding)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,8 +149,11 @@ mod tests {
 
     #[test]
     fn a_tunnel_that_routes_lead_is_judged_by_the_widest_way() {
-        let judged = |mtu: &str, card: &str| {
+        let judged = |mtu: &str, card: &str, remote: &str| {
+            let links =
+                format!(r#"[{{"ifname":"vx","linkinfo":{{"info_data":{{{remote}}}}}}}]{}"#, '\n');
             let pieces = [
+                ("commands/ip_-d_-j_link_show", links.as_str()),
                 ("sys/class/net/vx/uevent", "DEVTYPE=vxlan\n"),
                 ("sys/class/net/vx/mtu", mtu),
                 ("sys/class/net/eth0/mtu", card),
@@ -137,9 +165,15 @@ mod tests {
             let found = routed(&facts, &tunnels(&facts)).expect("sound");
             found.into_iter().map(|one| one.summary).collect::<Vec<_>>()
         };
-        let said = judged("1500\n", "1500\n");
+        let (v4, v6) = (r#""remote":"192.0.2.9""#, r#""remote6":"2001:db8::1""#);
+        let said = judged("1500\n", "1500\n", v4);
         assert_eq!(said, ["vx needs 1550 bytes with its headers, but eth0 below it takes 1500"]);
-        assert_eq!(judged("1450\n", "1500\n"), Vec::<String>::new());
-        assert_eq!(judged("1500\n", "9000\n"), Vec::<String>::new());
+        assert_eq!(judged("1450\n", "1500\n", v4), Vec::<String>::new());
+        assert_eq!(judged("1500\n", "9000\n", v4), Vec::<String>::new());
+        let said = judged("1450\n", "1500\n", v6);
+        assert_eq!(said, ["vx needs 1520 bytes with its headers, but eth0 below it takes 1500"]);
+        assert_eq!(judged("1430\n", "1500\n", v6), Vec::<String>::new());
+        let said = judged("1450\n", "1500\n", "");
+        assert!(said[0].starts_with("cannot tell whether packets of vx fit"), "{said:?}");
     }
 }
