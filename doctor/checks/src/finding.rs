@@ -73,6 +73,9 @@ pub struct Finding {
     pub forecast: Option<Forecast>,
     /// How certain the finding is.
     pub confidence: Confidence,
+    /// For a note: what is lost, as the verdict says it where nothing is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
     /// The check whose finding is the cause of this one. Reports show this finding below that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
@@ -175,6 +178,7 @@ impl Finding {
             advice: Vec::new(),
             gain: None,
             forecast: None,
+            loss: None,
             confidence: Confidence::High,
             follows: None,
             netns: None,
@@ -221,6 +225,13 @@ impl Finding {
         let said = self.gain.take().map(|said| format!("; {said}")).unwrap_or_default();
         self.gain = Some(format!("throughput {forecast}, {condition}{said}"));
         self.forecast = Some(forecast);
+        self
+    }
+
+    /// Adds what is lost, such as "100 packets a second die in the rule X".
+    #[must_use]
+    pub fn loses(mut self, loss: impl Into<String>) -> Finding {
+        self.loss = Some(loss.into());
         self
     }
 

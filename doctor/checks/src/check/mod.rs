@@ -11,8 +11,8 @@ pub(crate) use tcp::near_bbr::limited_by_another;
 
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use ringway_evidence::fact::{
-    CongestionControls, Fact, Host, HostKind, Layout, ListsInterfaces, ModuleQueues, Namespace,
-    NetIrq, NetIrqs, Remarks,
+    CongestionControls, Fact, Host, HostKind, HostName, Layout, ListsInterfaces, ModuleQueues,
+    Namespace, NetIrq, NetIrqs, Remarks, Taken,
 };
 use ringway_evidence::{Gap, Netns, Piece, Quote};
 
@@ -207,7 +207,14 @@ pub fn find(id: &str) -> Option<&'static Check> {
 /// All pieces that checks and the report read, and that must be collected from a host.
 pub fn pieces() -> Vec<Piece> {
     let of_checks = CATALOGUE.iter().flat_map(|check| check.rule.pieces);
-    let of_report = [HostKind::PIECES, ListsInterfaces::PIECES, Namespace::PIECES, Remarks::PIECES];
+    let of_report = [
+        HostKind::PIECES,
+        HostName::PIECES,
+        ListsInterfaces::PIECES,
+        Namespace::PIECES,
+        Remarks::PIECES,
+        Taken::PIECES,
+    ];
     of_checks.chain(of_report.into_iter().flatten()).copied().collect()
 }
 
@@ -230,7 +237,12 @@ impl Check {
 
     /// Whether its findings apply to the whole machine, in any network namespace.
     pub fn is_of_machine(&self) -> bool {
-        self.group == Group::Processors || self.id == datapath::drop_reasons::CHECK.id
+        self.group == Group::Processors || self.is_of_trace()
+    }
+
+    /// Whether it reports what the kernel says of drops, wherever they are.
+    pub(crate) fn is_of_trace(&self) -> bool {
+        self.id == datapath::drop_reasons::CHECK.id
     }
 
     /// Runs the check. Unreadable evidence becomes a finding that says so.

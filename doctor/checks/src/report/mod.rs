@@ -20,7 +20,7 @@ use crate::check::contradiction::contradictions;
 use crate::check::{self, CATALOGUE, Check};
 use crate::finding::{Finding, Severity};
 use ringway_evidence::Netns;
-use ringway_evidence::fact::{Host, HostKind, KernelRelease, Namespace, Remarks};
+use ringway_evidence::fact::{Host, HostKind, HostName, KernelRelease, Namespace, Remarks, Taken};
 
 /// The version of the JSON output. It increases when a field changes its meaning or is removed.
 pub const FORMAT: u32 = 1;
@@ -35,6 +35,15 @@ pub struct Report {
     pub host: HostKind,
     /// The kernel's release, if known.
     pub kernel: Option<String>,
+    /// The name of the host, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// When the evidence was collected, as the host's clock said, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// The version of the doctor.
+    #[serde(default)]
+    pub version: String,
     /// Seconds between the two samples; none if there was only one.
     pub interval_seconds: Option<f64>,
     /// The highest severity of all findings.
@@ -76,6 +85,9 @@ impl Report {
             format: FORMAT,
             host: host.fact().unwrap_or_else(|_| HostKind::unknown()),
             kernel: kernel.map(|release| release.value().to_owned()),
+            name: host.fact::<HostName>().ok().map(|name| name.value().to_owned()),
+            time: host.fact::<Taken>().ok().map(|Taken(time)| time.value().to_owned()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             interval_seconds: host.interval().map(|interval| interval.as_secs_f64()),
             worst: worst(&findings),
             is_conclusive: scope.is_enough(),
@@ -131,7 +143,7 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     let verdict = match (problems, warnings) {
         (0, 0) if !scope.is_enough() => "No verdict: too little evidence could be read".to_owned(),
-        (0, 0) => "No problems found".to_owned(),
+        (0, 0) => well(findings),
         _ => {
             // The first of the worst that is no effect of another one.
             let key = |one: &&Finding| (one.severity, one.follows.is_none());
@@ -144,6 +156,24 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
         }
     };
     format!("{verdict}; {}.", scope.summary())
+}
+
+/// The verdict where nothing is wrong: what is lost all the same stands in it, because it may be
+/// what someone misses.
+fn well(findings: &[Finding]) -> String {
+    let all: Vec<&Finding> = findings.iter().filter(|one| one.loss.is_some()).collect();
+    // What the kernel says of the same packets adds nothing where a check names the place.
+    let is_traced = |one: &&&Finding| check::find(&one.check).is_some_and(Check::is_of_trace);
+    let traced = all.iter().filter(is_traced).count();
+    let named = all.iter().filter(|one| traced == all.len() || !is_traced(one));
+    let losses: Vec<&str> = named.filter_map(|one| one.loss.as_deref()).collect();
+    match losses.as_slice() {
+        [] => "No problems found".to_owned(),
+        [one] => format!("Nothing set wrong, but {one}"),
+        [one, more @ ..] => {
+            format!("Nothing set wrong, but {one}, and {} more notes of loss", more.len())
+        }
+    }
 }
 
 fn remarks(host: &Host) -> Vec<String> {
@@ -243,6 +273,11 @@ mod tests {
             said.starts_with("No verdict: too little evidence could be read; 2 of 32 "),
             "{said}"
         );
+        // Where packets end is said even if it is meant.
+        let lossy = Finding::new(Severity::Note, "d", "x").loses("9 packets a second die");
+        let said = verdict(std::slice::from_ref(&lossy), &scope(1, 0, 0));
+        assert_eq!(said, "Nothing set wrong, but 9 packets a second die; 1 of 1 checks ran.");
+        assert!(verdict(&[lossy, warning.clone()], &some).starts_with("1 warning: slow"));
         // What was found is said, however little was checked.
         assert!(verdict(&[warning], &little).starts_with("1 warning: slow"));
         assert!(verdict(&[], &scope(0, 0, 3)).starts_with("No verdict"));

@@ -1,13 +1,13 @@
 //! D42: a bridge floods what it could deliver.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
-use crate::finding::{Advice, Finding, Severity};
+use crate::finding::{Advice, Confidence, Finding, Severity};
 use ringway_evidence::fact::{
-    Basis, BridgeSettings, Interfaces, LegacyRules, Span, Stack, Switches, Tried, float, sum,
+    Basis, BridgeSettings, Interfaces, LegacyRules, Span, Stack, Switches, Tried, float, share, sum,
 };
-use ringway_evidence::facts;
-use ringway_evidence::parse::nic::NicCounters;
-use ringway_evidence::parse::rules::Rules;
+use ringway_evidence::parse::nic::{Moved, NicCounters};
+use ringway_evidence::parse::rules::{Chain, Rules};
+use ringway_evidence::{Text, facts};
 
 pub(crate) const CHECK: Check = Check {
     id: "D42",
@@ -38,7 +38,19 @@ const PACKETS_MIN: f64 = 100.0;
 const PACKETS_MANY: f64 = 5000.0;
 /// Number of rules from which passing frames through them is worth a note.
 const RULES_MIN: u64 = 100;
-const SETTING: &str = "net.bridge.bridge-nf-call-iptables";
+/// Part of all ports but one that get what one sends, from which a bridge floods most of it.
+const FLOODED: f64 = 0.7;
+/// Part of what ports send to each other that gets lost, from which the rules drop it.
+const LOST: f64 = 0.5;
+/// Packets per second between ports from which that shows.
+const FORWARDED_MIN: f64 = 5.0;
+/// The switches of `br_netfilter` for all bridges, and their names on each.
+const SWITCHES: [(&str, &str); 2] = [
+    ("net.bridge.bridge-nf-call-iptables", "nf_call_iptables"),
+    ("net.bridge.bridge-nf-call-ip6tables", "nf_call_ip6tables"),
+];
+/// Parts of the names of chains that programs for containers make.
+const CONTAINERS: [&str; 6] = ["DOCKER", "KUBE-", "CNI-", "FLANNEL", "NETAVARK", "cali-"];
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
@@ -49,11 +61,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         };
         is_any = true;
         let ports: Vec<&String> = facts.stack.below(&nic).collect();
-        let moved = |nic: &String| {
-            let after = span.after.nics.get(nic)?;
-            let before = span.past(span.before.nics.get(nic))?;
-            Some(float(after.since(&before).packets()) / span.seconds)
-        };
+        let moved = |nic: &String| Some(float(grown(span, nic)?.packets()) / span.seconds);
         let rate: f64 = ports.iter().filter_map(|port| moved(port)).sum();
         if span.basis == Basis::SinceBoot {
             continue;
@@ -73,9 +81,17 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
                     &plain(&nic, &command),
                 ))]);
         }
+        let mut is_known = ageing == 0;
         let busy = ports.iter().filter(|port| moved(port).is_some_and(|rate| rate >= PACKETS_MIN));
         if ports.len() > 2 {
-            out.add(busy.filter_map(|port| without_learning(facts, &nic, port)));
+            let found: Vec<Finding> =
+                busy.filter_map(|port| without_learning(facts, &nic, port)).collect();
+            is_known |= !found.is_empty();
+            out.add(found);
+        }
+        if let Some(through) = Through::of(span, &nic, &ports) {
+            out.add(floods(facts, &nic, &through).filter(|_| !is_known));
+            out.add(dropped(facts, &nic, &through));
         }
         out.add(through_rules(facts, &nic, rate));
     }
@@ -114,33 +130,245 @@ fn plain<'a>(nic: &str, command: &'a str) -> Vec<&'a str> {
     if is_plain { vec![command] } else { Vec::new() }
 }
 
-fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
-    let own = facts.bridges.bridge(nic, "nf_call_iptables");
-    let all = facts.switches.get(SETTING);
-    let is_on = |text: &ringway_evidence::Text| text.number().is_ok_and(|it| it > 0);
-    let setting = match (own, all) {
-        (_, Some(text)) if is_on(&text) => text,
-        (Some((1.., text)), _) => text,
-        _ => return None,
-    };
-    let rules = facts.rules.ok().into_iter().chain(&facts.legacy.0);
-    let count = sum(&rules.map(|rules| rules.after.count()).collect::<Vec<_>>());
-    if rate < PACKETS_MANY || count == 0 {
+fn grown(span: &Span<NicCounters>, nic: &str) -> Option<Moved> {
+    Some(span.after.nics.get(nic)?.since(&span.past(span.before.nics.get(nic))?))
+}
+
+/// What passed a bridge between both samples, in bytes: a long packet of one port may leave another
+/// as many.
+struct Through {
+    /// From ports and from the host.
+    came: u64,
+    /// To ports and to the host.
+    left: u64,
+    /// From ports, not for the host.
+    forwarded: u64,
+    /// To ports, not from the host.
+    delivered: u64,
+    /// Packets a second of `forwarded`.
+    rate: f64,
+    /// Ports that sent something out.
+    ports: u64,
+}
+
+impl Through {
+    fn of(span: &Span<NicCounters>, bridge: &str, ports: &[&String]) -> Option<Through> {
+        let own = grown(span, bridge)?;
+        let all: Vec<Moved> = ports.iter().filter_map(|port| grown(span, port)).collect();
+        let of = |of: fn(&Moved) -> u64| sum(&all.iter().map(of).collect::<Vec<_>>());
+        let (came, left) = (of(|one| one.rx_bytes), of(|one| one.tx_bytes));
+        let packets = of(|one| one.rx_packets).saturating_sub(own.rx_packets);
+        Some(Through {
+            came: came.saturating_add(own.tx_bytes),
+            left: left.saturating_add(own.rx_bytes),
+            forwarded: came.saturating_sub(own.rx_bytes),
+            delivered: left.saturating_sub(own.tx_bytes),
+            rate: float(packets) / span.seconds,
+            ports: u64::try_from(all.iter().filter(|one| one.tx_bytes > 0).count()).unwrap_or(0),
+        })
+    }
+}
+
+/// Most of what comes in leaves by all ports.
+fn floods(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
+    let Through { came, left, rate, ports, .. } = *through;
+    let copies = float(left) / float(came.max(1));
+    if ports < 3 || rate < PACKETS_MIN || copies < FLOODED * float(ports - 1) {
         return None;
     }
+    let summary = format!(
+        "{nic} sends most frames to all of its {ports} ports: {rate:.0} a second come in, and \
+         {copies:.1} times their bytes leave"
+    );
+    let set = |name| facts.bridges.bridge(nic, name);
+    let groups = match (set("multicast_snooping"), set("multicast_querier")) {
+        (Some((0, _)), _) => " For groups, its multicast snooping is off.",
+        (Some(_), Some((0, _))) => {
+            " For groups, it snoops but sends no queries itself: without another querier in the \
+             network it floods them as well."
+        }
+        _ => "",
+    };
+    let quotes = ["multicast_snooping", "multicast_querier"].into_iter().filter_map(set);
+    let command = format!("bridge fdb show br {nic}");
+    let groups_command = format!("bridge mdb show dev {nic}");
+    let commands = [plain(nic, &command), plain(nic, &groups_command)].concat();
+    Some(
+        Finding::new(Severity::Warning, nic, summary)
+            .cause(format!(
+                "It does not know behind which port the destinations are: they never send, their \
+                 entries have expired, or the frames are for all or for a group.{groups} Each guest \
+                 takes and drops what others get."
+            ))
+            .quote(quotes.map(|(_, text)| text.quote(1)))
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_hand(
+                "Find the destinations (tcpdump -e on a port that should not get them). For a \
+                 silent host add a static entry (bridge fdb add); for groups let one host of the \
+                 network send queries.",
+                &commands,
+            )),
+    )
+}
+
+/// The rules drop what ports send to each other.
+fn dropped(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
+    let Through { forwarded, delivered, rate, .. } = *through;
+    let lost = share(forwarded.saturating_sub(delivered), forwarded);
+    let switches = switched_on(facts, nic);
+    let mut rules = facts.rules.ok().into_iter().chain(&facts.legacy.0);
+    let policy = rules.find_map(|span| {
+        let is_it =
+            |chain: &Chain| chain.has_drop_policy && chain.hook.as_deref() == Some("forward");
+        let (name, _) = span.after.chains.iter().find(|(_, chain)| is_it(chain))?;
+        Some((span, name))
+    });
+    let (span, chain) = policy.filter(|_| !switches.is_empty())?;
+    if rate < FORWARDED_MIN || lost < LOST {
+        return None;
+    }
+    let rate = rate * lost;
+    let summary = format!(
+        "about {rate:.0} packets a second between ports of {nic} do not arrive, and the policy of \
+         {chain} drops"
+    );
+    let is_policy = |line: &str| line.contains("policy drop") || line.contains(" DROP ");
+    Some(
+        Finding::new(Severity::Note, nic, summary)
+            .loses(format!(
+                "about {rate:.0} packets a second between ports of {nic} die in the policy of {chain}"
+            ))
+            .cause(
+                "br_netfilter passes bridged frames to the IP rules, where no rule allows these. \
+                 Programs for containers set that policy, and guests on the same bridge get no \
+                 rule of theirs.",
+            )
+            .quote(switches.iter().map(|text| text.quote(1)))
+            .quote(span.text.quote_where(is_policy))
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_hand(
+                "If they are meant to pass, allow frames of this bridge in the forward chain, for \
+                 containers in that for users (DOCKER-USER).",
+                &[],
+            )),
+    )
+}
+
+/// The switches that pass frames of a bridge to the rules of IPv4 or IPv6.
+fn switched_on(facts: &Facts, nic: &str) -> Vec<Text> {
+    let is_on = |text: &Text| text.number().is_ok_and(|it| it > 0);
+    let of = |(all, own): (&str, &str)| {
+        let all = facts.switches.get(all).filter(is_on);
+        all.or_else(|| Some(facts.bridges.bridge(nic, own)?.1).filter(is_on))
+    };
+    SWITCHES.into_iter().filter_map(of).collect()
+}
+
+fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
+    let switches = switched_on(facts, nic);
+    let rules: Vec<&Rules> =
+        facts.rules.ok().into_iter().chain(&facts.legacy.0).map(|span| &span.after).collect();
+    let count = sum(&rules.iter().map(|rules| rules.count()).collect::<Vec<_>>());
+    if switches.is_empty() || rate < PACKETS_MANY || count == 0 {
+        return None;
+    }
+    let chains = rules.iter().flat_map(|rules| rules.chains.keys());
+    let mut chains = chains.filter(|name| CONTAINERS.iter().any(|part| name.contains(part)));
     let summary = format!("frames of {nic} pass through {count} IP rules: {rate:.0} a second");
+    let cause = "br_netfilter passes bridged frames to the IP rules. Each frame is matched against \
+                 them and tracked, although it is only forwarded.";
+    let quotes = switches.iter().map(|text| text.quote(1));
+    if let Some(chain) = chains.next() {
+        let cause =
+            format!("{cause} The rules of containers need it (chain {chain}): leave it on.");
+        return Some(Finding::new(Severity::Note, nic, summary).cause(cause).quote(quotes));
+    }
     let severity = if count >= RULES_MIN { Severity::Warning } else { Severity::Note };
-    let finding = Finding::new(severity, nic, summary)
-        .cause(
-            "br_netfilter passes bridged frames to the IP rules. Each frame is matched against \
-             them and tracked, although it is only forwarded.",
-        )
-        .quote([setting.quote(1)]);
-    // Not an automatic change: containers would lose rules that they need, and no evidence here
-    // excludes containers.
-    Some(finding.advise(Advice::by_hand(
+    Some(Finding::new(severity, nic, summary).cause(cause).quote(quotes).advise(Advice::by_hand(
         "If no container and no rule on this host needs to see bridged frames, turn this off. \
          Kubernetes and Docker need it; leave it on for them.",
         &[],
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    /// Bytes that each interface received and sent, 1000 a packet, and more pieces.
+    fn found(moved: &[(&str, u64, u64)], more: &[(&str, &str)]) -> Vec<Finding> {
+        let mut pieces: Vec<(String, String)> = vec![
+            ("sys/class/net/br0/bridge/ageing_time".to_owned(), "30000\n".to_owned()),
+            ("sys/class/net/br0/bridge/multicast_snooping".to_owned(), "1\n".to_owned()),
+            ("sys/class/net/br0/bridge/multicast_querier".to_owned(), "0\n".to_owned()),
+        ];
+        pieces.extend(more.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())));
+        for (nic, ..) in moved.iter().filter(|one| one.0 != "br0") {
+            pieces.push((format!("sys/class/net/{nic}/master.link"), "../br0\n".to_owned()));
+        }
+        for sample in [1_u64, 2] {
+            let mut dev =
+                "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n".to_owned();
+            for (nic, rx, tx) in moved {
+                let [rx, tx] = [rx, tx].map(|bytes| bytes * (sample - 1));
+                let (in_packets, out_packets) = (rx / 1000, tx / 1000);
+                dev += &format!(
+                    "{nic}: {rx} {in_packets} 0 0 0 0 0 0 {tx} {out_packets} 0 0 0 0 0 0\n"
+                );
+            }
+            pieces.push((format!("sample-{sample}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("sample-{sample}/proc/net/dev"), dev));
+        }
+        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    const MUCH: u64 = 9_000_000;
+
+    #[test]
+    fn a_bridge_that_sends_each_frame_to_all_ports_is_found_by_that() {
+        let flood = [("br0", 0, 0), ("a", MUCH, 0), ("b", 0, MUCH), ("c", 0, MUCH), ("d", 0, MUCH)];
+        let flooding = found(&flood, &[]);
+        assert_eq!(flooding[0].severity, Severity::Warning, "{flooding:#?}");
+        assert!(flooding[0].summary.contains("all of its 3 ports"), "{flooding:#?}");
+        assert!(flooding[0].cause.contains("sends no queries itself"), "{flooding:#?}");
+        let calm = [("br0", 0, 0), ("a", MUCH, 0), ("b", 0, MUCH), ("c", 0, 900), ("d", 0, 900)];
+        assert_eq!(found(&calm, &[])[0].severity, Severity::Ok);
+    }
+
+    fn rules(chains: &str, sample: u32) -> (String, String) {
+        let text = format!("*filter\n:INPUT ACCEPT [0:0]\n{chains}COMMIT\n");
+        (format!("sample-{sample}/commands/iptables-save_-c"), text)
+    }
+
+    #[test]
+    fn frames_that_the_forward_policy_drops_are_said() {
+        let rules = [1, 2].map(|sample| rules(":FORWARD DROP [0:0]\n", sample));
+        let mut more = vec![("proc/sys/net/bridge/bridge-nf-call-ip6tables", "1\n")];
+        more.extend(rules.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+        let lost = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, 100)];
+        let found_lost = found(&lost, &more);
+        let loss = found_lost[0].loss.as_deref().unwrap_or_default();
+        assert!(loss.contains("9000 packets a second between ports of br0 die"), "{found_lost:#?}");
+        assert_eq!(found_lost[0].severity, Severity::Note);
+        assert_eq!(found(&lost, &more[1..])[0].severity, Severity::Ok, "the switches are off");
+        let passed = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, MUCH)];
+        assert_eq!(found(&passed, &more)[0].severity, Severity::Ok);
+    }
+
+    #[test]
+    fn a_container_host_needs_its_frames_in_the_rules() {
+        let severity = |chain: &str| {
+            let all: String = (0..200).map(|_| format!("[0:0] -A {chain} -j RETURN\n")).collect();
+            let rules = [1, 2].map(|sample| rules(&format!(":{chain} - [0:0]\n{all}"), sample));
+            let mut more = vec![("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n")];
+            more.extend(rules.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+            found(&[("br0", 0, 0), ("a", MUCH, 0), ("b", 0, MUCH)], &more)[0].severity
+        };
+        assert_eq!(
+            (severity("DOCKER-USER"), severity("other")),
+            (Severity::Note, Severity::Warning)
+        );
+    }
 }

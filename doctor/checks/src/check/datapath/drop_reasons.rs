@@ -43,10 +43,12 @@ const QUOTES_MAX: usize = 3;
 enum Was {
     /// A receiver misses it.
     Wanted,
-    /// A filter drops it, a full queue by which TCP finds its rate, or it has no receiver.
+    /// A filter or a program drops it on purpose, and someone may miss it.
+    Filtered,
+    /// A full queue by which TCP finds its rate drops it, or it has no receiver.
     Expected,
 }
-use Was::{Expected, Wanted};
+use Was::{Expected, Filtered, Wanted};
 
 /// The meaning of a reason, and the check that covers it.
 struct Meaning {
@@ -96,7 +98,7 @@ const MEANINGS: [Meaning; 52] = [
         "too many packets wait for the address of a next hop",
         Some("D39"),
     ),
-    of("NETFILTER_DROP", Expected, "a filter rule drops them", Some("D43")),
+    of("NETFILTER_DROP", Filtered, "a filter rule drops them", Some("D43")),
     of("NOMEM", Wanted, "there is no memory for them", Some("D36")),
     of("NO_SOCKET", Expected, "no program listens on their port", None),
     of("NO_TX_TARGET", Wanted, "a bridge or tunnel has no port for them", None),
@@ -132,8 +134,8 @@ const MEANINGS: [Meaning; 52] = [
     of("TCP_OLD_SEQUENCE", Expected, "TCP has had their data already, or no window for it", None),
     of("TCP_OVERWINDOW", Expected, "they are more than TCP has offered to take", Some("D46")),
     of("TCP_ZEROWINDOW", Expected, "the receive buffer of their program is full", Some("D46")),
-    of("TC_EGRESS", Expected, "a tc filter drops outgoing packets", Some("D30")),
-    of("TC_INGRESS", Expected, "a tc filter drops incoming packets", Some("D30")),
+    of("TC_EGRESS", Filtered, "a tc filter drops outgoing packets", Some("D30")),
+    of("TC_INGRESS", Filtered, "a tc filter drops incoming packets", Some("D30")),
     of("UDP_CSUM", Wanted, "the UDP checksum is wrong", Some("D33")),
     of("UNHANDLED_PROTO", Expected, "this host does not support their protocol", None),
     of("VXLAN_INVALID_HDR", Wanted, "their VXLAN header is invalid", None),
@@ -143,8 +145,15 @@ const MEANINGS: [Meaning; 52] = [
         "no tunnel on this host has their VXLAN network identifier",
         None,
     ),
-    of("XDP", Expected, "an XDP program drops them", None),
+    of("XDP", Filtered, "an XDP program drops them", None),
 ];
+
+/// Functions that drop without a reason what may be missed.
+const DEAD_ENDS: [&str; 2] = ["ip_error", "nf_hook_slow"];
+
+/// Functions to which an answered ping comes that a raw socket has taken already: its copy here has
+/// no socket.
+const ECHOES: [&str; 3] = ["icmp_rcv", "icmpv6_rcv", "ping_rcv"];
 
 /// The purposes of functions that drop without a reason, or on kernels without reasons.
 const PLACES: [(&str, &str); 20] = [
@@ -156,7 +165,7 @@ const PLACES: [(&str, &str); 20] = [
     ("enqueue_to_backlog", "the backlog of a CPU is full"),
     ("icmp_rcv", "ICMP: no program waits for this type"),
     ("ip6_mc_input", "IPv6: multicast that no program on this host wants"),
-    ("ip_error", "IP: there is no route for received packets"),
+    ("ip_error", "IP: there is no route for received packets, or one that drops them"),
     ("ip_forward", "IP: they cannot be forwarded"),
     ("ip_rcv_finish_core", "IP: routing rejects them"),
     ("neigh_invalidate", "the next hop does not reply"),
@@ -173,7 +182,10 @@ const PLACES: [(&str, &str); 20] = [
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let DropReasons { drops, text: file } = &facts.drops;
     let mut by_reason: BTreeMap<&str, (u64, Vec<&Drop>)> = BTreeMap::new();
-    for drop in &drops.all {
+    let is_lost = |drop: &&Drop| {
+        drop.reason.name != "NO_SOCKET" || !ECHOES.contains(&drop.reason.place.as_str())
+    };
+    for drop in drops.all.iter().filter(is_lost) {
         let (count, all) = by_reason.entry(&drop.reason.name).or_default();
         *count = count.saturating_add(drop.count);
         all.push(drop);
@@ -182,8 +194,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         by_reason.into_iter().map(|(name, (count, all))| (name, count, all)).collect();
     reasons.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
     let shown = reasons.iter().filter(|(_, count, _)| float(*count) / drops.seconds >= SHOWN_MIN);
-    for (name, count, all) in shown.take(SHOWN_MAX) {
-        out.add([finding(facts, name, *count, all)]);
+    let shown: Vec<_> = shown.take(SHOWN_MAX).collect();
+    if facts.netns.0 == Some(Netns::Initial) {
+        out.add(shown.into_iter().map(|(name, count, all)| finding(facts, name, *count, all)));
+    } else if !shown.is_empty() {
+        out.add([elsewhere(facts, &shown)]);
     }
     let counts: Vec<u64> = reasons.iter().map(|(_, count, _)| *count).collect();
     let more = if drops.lost > 0 { format!(" and {} more", drops.lost) } else { String::new() };
@@ -194,16 +209,37 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
+/// The drops may be those of another namespace than this one, and the trace does not say which: one
+/// note for all of them.
+fn elsewhere(facts: &Facts, reasons: &[&(&str, u64, Vec<&Drop>)]) -> Finding {
+    let DropReasons { drops, text: file } = &facts.drops;
+    let said = |(name, count, all): &&(&str, u64, Vec<&Drop>)| {
+        let place = all.first().map(|drop| drop.reason.place.as_str()).unwrap_or_default();
+        let name = if *name == "-" { place } else { name };
+        format!("{name} {:.0}", float(*count) / drops.seconds)
+    };
+    let said: Vec<String> = reasons.iter().map(said).collect();
+    let summary = format!(
+        "the kernel drops packets in some network namespace, a second: {}",
+        said.join(", ")
+    );
+    let quotes = reasons.iter().filter_map(|(_, _, all)| Some(file.quote(all.first()?.line)));
+    Finding::new(Severity::Note, "drops", summary)
+        .cause(
+            "The numbers cover all network namespaces of the machine, and the kernel does not \
+             report which one: run the doctor on the machine itself for their meaning.",
+        )
+        .quote(quotes.take(QUOTES_MAX))
+        .confidence(Confidence::Low)
+}
+
 fn finding(facts: &Facts, name: &str, count: u64, all: &[&Drop]) -> Finding {
     let DropReasons { drops, text: file } = &facts.drops;
     let rate = float(count) / drops.seconds;
     let known = MEANINGS.iter().find(|known| known.reason == name);
-    // Elsewhere the drops may be those of another namespace, and the trace does not say which.
-    let is_here = facts.netns.0 == Some(Netns::Initial);
-    let is_lost = known.is_some_and(|known| known.was == Wanted)
-        && rate >= RATE_MIN
-        && part(facts, rate) >= PART_MIN;
-    let severity = if is_lost && is_here { Severity::Warning } else { Severity::Note };
+    let is_much = rate >= RATE_MIN && part(facts, rate) >= PART_MIN;
+    let is = |was| is_much && known.is_some_and(|known| known.was == was);
+    let severity = if is(Wanted) { Severity::Warning } else { Severity::Note };
     let place = all.first().map(|drop| drop.reason.place.as_str()).unwrap_or_default();
     let of_place = PLACES.iter().find(|(known, _)| *known == place).map(|(_, what)| *what);
     let what = known
@@ -212,16 +248,16 @@ fn finding(facts: &Facts, name: &str, count: u64, all: &[&Drop]) -> Finding {
         .unwrap_or("include/net/dropreason-core.h in the kernel's source explains this reason");
     let said = if name == "-" { place.to_owned() } else { format!("{name} in {place}") };
     let summary = format!("the kernel drops {rate:.1} packets a second ({said}): {what}");
-    let finding = Finding::new(severity, name, summary)
-        .cause(if is_here {
+    let mut finding = Finding::new(severity, name, summary)
+        .cause(
             "The kernel reports this itself. The number covers all network namespaces of the \
-             machine."
-        } else {
-            "The number covers all network namespaces of the machine, so the drops may be in \
-             another one than this."
-        })
+             machine.",
+        )
         .quote(all.iter().take(QUOTES_MAX).map(|drop| file.quote(drop.line)))
-        .confidence(if is_here { Confidence::Medium } else { Confidence::Low });
+        .confidence(Confidence::Medium);
+    if is(Filtered) || (is_much && DEAD_ENDS.contains(&place)) {
+        finding = finding.loses(format!("{rate:.0} packets a second die, as {what} ({said})"));
+    }
     match known.and_then(|known| known.check) {
         Some(check) => finding
             .advise(Advice::by_hand(
@@ -256,6 +292,47 @@ fn part(facts: &Facts, rate: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::check;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    /// What is found where these drops were seen in ten seconds.
+    fn found(netns: &str, drops: &[(&str, &str, u64)]) -> Vec<Finding> {
+        let lines: String =
+            drops.iter().map(|(name, place, count)| format!("{count} {name} {place}\n")).collect();
+        let pieces = [
+            ("drops", format!("drops: {} seconds=10.0 lost=0\n{lines}", drops.len())),
+            ("netns", format!("{netns}\n")),
+        ];
+        let own = |(path, text): (&str, String)| (path.to_owned(), text);
+        CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())))
+    }
+
+    #[test]
+    fn what_a_filter_drops_is_said_in_the_verdict() {
+        let found = found("initial", &[("NETFILTER_DROP", "nft_do_chain", 1000)]);
+        let loss = found[0].loss.as_deref().unwrap_or_default();
+        assert!(loss.starts_with("100 packets a second die, as a filter rule"), "{found:#?}");
+        assert_eq!(found[0].severity, Severity::Note);
+    }
+
+    #[test]
+    fn drops_of_other_namespaces_are_one_note() {
+        let drops = [
+            ("NETFILTER_DROP", "nft_do_chain", 1000),
+            ("XDP", "do_xdp_generic", 500),
+            ("-", "x", 90),
+        ];
+        let found = found("other", &drops);
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Note), "{found:#?}");
+        assert!(found[0].summary.ends_with("NETFILTER_DROP 100, XDP 50, x 9"), "{found:#?}");
+        assert_eq!(found[0].loss, None);
+    }
+
+    #[test]
+    fn a_ping_that_was_answered_is_no_drop() {
+        let found = found("initial", &[("NO_SOCKET", "icmp_rcv", 1000)]);
+        assert_eq!(found[0].severity, Severity::Ok, "{found:#?}");
+    }
 
     #[test]
     fn meanings_are_in_order_and_name_checks_that_there_are() {

@@ -2,8 +2,9 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use ringway_evidence::fact::{Basis, LegacyRules, Span, Tried, float, sum};
+use ringway_evidence::fact::{Basis, LegacyRules, LinkDetails, Span, Tried, float, sum};
 use ringway_evidence::facts;
+use ringway_evidence::parse::links::{Link, Program};
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::rules::{Chain, Rules};
 
@@ -23,6 +24,7 @@ facts! {
         rules: Tried<Span<Rules>>,
         legacy: LegacyRules,
         moved: Span<NicCounters>,
+        details: Tried<LinkDetails>,
     }
 }
 
@@ -39,19 +41,64 @@ const PROTECTS: [&str; 4] = ["icmp", "syn", "ct state", "--ctstate"];
 /// of a CPU: a comparison takes 5 to 20 ns.
 const CHAIN_LONG: u64 = 250;
 const COMPARISONS_MIN: f64 = 5e6;
+/// Rules without a counter that are quoted.
+const QUOTED_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let all: Vec<&Span<Rules>> = facts.rules.ok().into_iter().chain(&facts.legacy.0).collect();
-    if all.iter().all(|span| span.after.chains.is_empty()) {
+    let programs: Vec<Finding> = facts.details.ok().map(programs).unwrap_or_default();
+    if all.iter().all(|span| span.after.chains.is_empty()) && programs.is_empty() {
         return not_here(CHECK.absent);
     }
+    out.add(programs);
     for span in &all {
         out.add(dropping(span, &facts.moved));
         out.add(longest(span, &facts.moved));
+        out.add(uncounted(span));
     }
     let counts: Vec<u64> = all.iter().map(|span| span.after.count()).collect();
     out.well(format!("none of {} rules drops many packets", sum(&counts)), None);
     Ok(())
+}
+
+/// XDP programs: what they drop never reaches the kernel's counters.
+fn programs(details: &LinkDetails) -> Vec<Finding> {
+    let of_one = |link: &Link| {
+        let Program { id, name } = link.program()?;
+        let name = name.as_deref().unwrap_or("without a name");
+        let summary = format!(
+            "cannot tell what an XDP program drops on {}: {name} (id {id}) sees packets first",
+            link.ifname
+        );
+        let finding = Finding::new(Severity::Unknown, link.ifname.clone(), summary)
+            .cause(
+                "It decides about each packet that comes in before filter rules and counters do. \
+                 Some drivers count its drops (xdp in ethtool -S); bpftool prog shows it.",
+            )
+            .quote([details.quote(&link.ifname, format_args!("xdp prog {id} {name}"))]);
+        Some(finding)
+    };
+    details.links.all.iter().filter_map(of_one).collect()
+}
+
+/// Rules and policies whose drops are not known.
+fn uncounted(span: &Span<Rules>) -> Option<Finding> {
+    let all = &span.after.uncounted;
+    let (first, _) = all.first_key_value()?;
+    let summary = match all.len() {
+        1 => format!("cannot tell what is dropped without a counter: {first}"),
+        count => format!(
+            "cannot tell what is dropped without a counter: {first}, and {} more such rules",
+            count - 1
+        ),
+    };
+    let finding = Finding::new(Severity::Unknown, "uncounted", summary)
+        .cause(
+            "A rule counts only where it says so (counter, before its verdict), and a policy of \
+             nftables never does: a last rule \"counter drop\" counts in its place.",
+        )
+        .quote(all.values().take(QUOTED_MAX).map(|line| span.text.quote(*line)));
+    Some(finding)
 }
 
 fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
@@ -70,6 +117,10 @@ fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
         let is_much = rate >= DROPS_MIN && rate >= DROPS_PART * entered;
         let is_limited = is_limit && rate >= LIMITED_MIN;
         if !is_much && !is_limited {
+            continue;
+        }
+        if after.is_default {
+            found.push(by_default(rule, rate).quote([span.text.quote(after.line)]));
             continue;
         }
         let (summary, cause) = match is_limit {
@@ -98,6 +149,17 @@ fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
         );
     }
     found
+}
+
+/// What a firewall drops because no rule allows it: on a host that others scan, that is its work.
+fn by_default(rule: &str, rate: f64) -> Finding {
+    let summary = format!("a firewall drops by default {rate:.0} packets a second: {rule}");
+    Finding::new(Severity::Note, rule, summary)
+        .loses(format!("{rate:.0} packets a second die in a firewall's default, {rule}"))
+        .cause(
+            "No rule allows these packets, as meant for what strangers send. If something does \
+             not get through, this is where it ends: a rule for it is missing.",
+        )
 }
 
 /// A mean since boot may hide that it is over, or that the rules are newer.
@@ -207,6 +269,61 @@ mod tests {
         assert!(held[0].summary.contains("limits packets, and drops 1.0"), "{held:#?}");
         assert_eq!(found("-p tcp -m tcp --dport 9")[0].severity, Severity::Ok);
         assert_eq!(found("-p icmp -m hashlimit --hashlimit-above 2/sec")[0].severity, Severity::Ok);
+    }
+
+    /// The findings for a host that receives 900 packets a second, and drops of them as many as
+    /// `ruleset` says, whose text is for the packets so far.
+    fn of_nft(ruleset: fn(u64) -> String) -> Vec<Finding> {
+        let mut pieces = Vec::new();
+        for (sample, count) in [(1, 0), (2, 300)] {
+            let dev = format!("{DEV}  eth0: 0 {} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", count * 3);
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), dev));
+            pieces.push((format!("{path}/commands/nft_-a_list_ruleset"), ruleset(count)));
+        }
+        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    #[test]
+    fn what_a_firewall_drops_by_default_is_no_alarm() {
+        let found = of_nft(|count| {
+            format!(
+                "table inet t {{\n\tchain c {{\n\t\ttype filter hook input priority 0; policy \
+                 accept;\n\t\ttcp dport 22 accept\n\t\tcounter packets {count} bytes 9 drop\n\
+                 \t}}\n}}\n"
+            )
+        });
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Note), "{found:#?}");
+        let loss = found[0].loss.as_deref();
+        let said = "300 packets a second die in a firewall's default, inet t c: drop";
+        assert_eq!(loss, Some(said), "{found:#?}");
+    }
+
+    #[test]
+    fn an_xdp_program_is_not_judged() {
+        let links = r#"[{"ifname":"eth0","xdp":{"mode":2,"prog":{"id":9,"name":"guard"}}}]"#;
+        let links = format!("{links}\n");
+        let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+        let pieces = [
+            ("sample-1/monotonic", "1.0\n"),
+            ("sample-2/monotonic", "2.0\n"),
+            ("sample-1/proc/net/dev", dev.as_str()),
+            ("sample-2/proc/net/dev", dev.as_str()),
+            ("commands/ip_-d_-j_link_show", links.as_str()),
+        ];
+        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
+        assert!(found[0].summary.contains("guard (id 9)"), "{found:#?}");
+    }
+
+    #[test]
+    fn a_rule_without_a_counter_is_not_judged() {
+        let found =
+            of_nft(|_| "table inet t {\n\tchain c {\n\t\tudp dport 9 drop\n\t}\n}\n".to_owned());
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
+        assert!(found[0].summary.starts_with("cannot tell"), "{found:#?}");
     }
 
     #[test]
