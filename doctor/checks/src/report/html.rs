@@ -31,6 +31,7 @@ pub fn page(report: &Report) -> String {
                     (head(report))
                     p.verdict { (report.verdict) }
                     @for remark in &report.remarks { p.remark { "Note: " (remark) "." } }
+                    (wrong(report))
                     @for group in GROUPS { (of_group(report, group)) }
                     (skipped(report))
                     (missed(report))
@@ -43,7 +44,11 @@ pub fn page(report: &Report) -> String {
 }
 
 fn head(report: &Report) -> Markup {
+    let told = [&report.name, &report.time].into_iter().flatten().map(String::as_str);
+    let version = format!("ringway doctor {}", report.version);
+    let told: Vec<&str> = told.chain([version.as_str()]).collect();
     html! {
+        p.aside { (told.join(" · ")) }
         p {
             "This is " (report.host)
             @if let Some(kernel) = &report.kernel { ", Linux " (kernel) }
@@ -55,15 +60,25 @@ fn head(report: &Report) -> Markup {
     }
 }
 
+/// What is wrong, of all groups, above the rest: in the order of the report.
+fn wrong(report: &Report) -> Markup {
+    let is_wrong = |one: &&Finding| one.follows.is_none() && one.severity >= Severity::Warning;
+    listed("What is wrong", report, report.findings.iter().filter(is_wrong).collect())
+}
+
 fn of_group(report: &Report, group: Group) -> Markup {
     let is_of = |one: &&Finding| {
-        one.follows.is_none() && check::find(&one.check).is_some_and(|check| check.group == group)
+        one.follows.is_none()
+            && one.severity < Severity::Warning
+            && check::find(&one.check).is_some_and(|check| check.group == group)
     };
-    let mut findings: Vec<&Finding> = report.findings.iter().filter(is_of).collect();
-    findings.sort_by_key(|one| std::cmp::Reverse(one.severity));
+    listed(group.title(), report, report.findings.iter().filter(is_of).collect())
+}
+
+fn listed(title: &str, report: &Report, findings: Vec<&Finding>) -> Markup {
     html! {
         @if !findings.is_empty() {
-            h2 { (group.title()) }
+            h2 { (title) }
             @for finding in findings {
                 (of_finding(finding))
                 @for effect in following(report, finding) {
@@ -210,7 +225,16 @@ mod tests {
         let mut effect = Finding::new(Severity::Note, "b", "effect").follows("D19");
         effect.check = "D26".to_owned();
         report.findings = vec![found, effect];
+        let mut note = Finding::new(Severity::Note, "c", "a note");
+        note.check = "D01".to_owned();
+        report.findings.insert(0, note);
+        report.name = Some("host7".to_owned());
+        report.time = Some("2026-11-29 11:20 UTC".to_owned());
         let page = page(&report);
+        let head = format!("host7 · 2026-11-29 11:20 UTC · ringway doctor {}", report.version);
+        assert!(page.contains(&head) && page.contains("prefers-color-scheme: dark"), "{page}");
+        let at = |what: &str| page.find(what).expect("it is there");
+        assert!(at("slow &amp;") < at("a note"), "what is wrong comes first: {page}");
         assert!(page.contains("slow &amp; &lt;b&gt;bad") && page.contains("/proc/x:7"), "{page}");
         assert!(page.contains("&lt;script&gt;") && !page.contains("<script"), "{page}");
         for outside in ["src=", "http-equiv", "@import", "url("] {

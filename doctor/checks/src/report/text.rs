@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use ringway_sources::titles;
-
 use super::{CheckOutcome, How, Report};
 use crate::check::{self, CATALOGUE, Check, Group};
 use crate::finding::{Finding, Severity};
@@ -35,19 +33,8 @@ pub fn render(report: &Report, detail: Detail) -> String {
     }
     text += &skipped(report);
     text += &missed(report, detail);
-    text += &sources(report, detail);
     let _ = write!(text, "\n{}\n", report.verdict);
     text
-}
-
-/// The sources of the checks that have findings.
-fn sources(report: &Report, detail: Detail) -> String {
-    if detail == Detail::Terse {
-        return String::new();
-    }
-    let checks = report.findings.iter().filter_map(|found| check::find(&found.check));
-    let titles = titles(checks.flat_map(|check| check.sources.iter().copied()));
-    if titles.is_empty() { titles } else { format!("\n{titles}") }
 }
 
 /// Findings that do not count, each with the reason.
@@ -79,10 +66,10 @@ fn missed(report: &Report, detail: Detail) -> String {
         }
         let _ = writeln!(text, "\n{head}");
         if detail == Detail::Full {
-            for CheckOutcome { check, why, .. } in silent {
-                let title = check::find(check).map(|check| check.title).unwrap_or_default();
-                let _ = writeln!(text, "      {check} {title}: {}", why.as_deref().unwrap_or(""));
-            }
+            let why = |one: &&CheckOutcome| {
+                format!("{}: {}", one.check, one.why.as_deref().unwrap_or_default())
+            };
+            wrapped(&mut text, &silent.iter().map(why).collect::<Vec<_>>().join("; "));
         } else {
             let ids: Vec<&str> = silent.iter().map(|one| one.check.as_str()).collect();
             wrapped(&mut text, &format!("{}; see -v", ids.join(" ")));
@@ -122,18 +109,20 @@ fn of_check(check: &Check, report: &Report, detail: Detail) -> String {
     let unknown = findings.iter().filter(is_unknown).count();
     let mut text = String::new();
     let mut is_first = true;
+    let mut said = "";
     for finding in findings {
         // Many interfaces cannot be read for the same reason.
         if finding.severity == Severity::Unknown && detail == Detail::Terse {
             if !std::mem::take(&mut is_first) {
                 continue;
             }
-            text += &of_finding(check, finding, detail);
+            text += &of_finding(check, finding, detail, "");
             if unknown > 1 {
                 let _ = writeln!(text, "      and {} more like it, see -v", unknown - 1);
             }
         } else {
-            text += &of_finding(check, finding, detail);
+            text += &of_finding(check, finding, detail, said);
+            said = &finding.cause;
         }
     }
     text + &following(check, report, detail)
@@ -143,20 +132,23 @@ fn of_check(check: &Check, report: &Report, detail: Detail) -> String {
 fn following(check: &Check, report: &Report, detail: Detail) -> String {
     let is_its = |one: &&Finding| one.follows.as_deref() == Some(check.id);
     let of_one = |one: &Finding| {
-        Some(of_finding(check::find(&one.check)?, one, detail).replace("\n", "\n    "))
+        Some(of_finding(check::find(&one.check)?, one, detail, "").replace("\n", "\n    "))
     };
     let texts = report.findings.iter().filter(is_its).filter_map(of_one);
     texts.map(|text| format!("    {}\n", text.trim_end())).collect()
 }
 
-fn of_finding(check: &Check, finding: &Finding, detail: Detail) -> String {
+/// A finding; `said` is the cause of the one above it, which is not said again.
+fn of_finding(check: &Check, finding: &Finding, detail: Detail, said: &str) -> String {
     let mut text = format!("  {} {} {}\n", mark(finding.severity), check.id, finding.summary);
     let is_wrong = finding.severity >= Severity::Warning;
     if is_wrong || detail == Detail::Full {
         for quote in &finding.evidence {
             let _ = writeln!(text, "      {}", quoted(quote));
         }
-        wrapped(&mut text, &finding.cause);
+        if finding.cause != said {
+            wrapped(&mut text, &finding.cause);
+        }
     }
     if is_wrong || detail == Detail::Full {
         for advice in &finding.advice {

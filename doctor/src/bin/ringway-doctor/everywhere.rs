@@ -74,7 +74,11 @@ fn check(args: &Doctor) -> Result<Everywhere> {
     let missed = |netns: String, why: String| Missed { netns, why };
     everywhere.not_checked.extend(hidden.into_iter().map(|(name, why)| missed(name, why)));
     if refused > 0 {
-        let why = "only root may see their namespaces".to_owned();
+        let why = match rustix::process::geteuid().is_root() {
+            true => "the kernel refused, although this is root: a container without CAP_SYS_PTRACE",
+            false => "only root may see their namespaces",
+        };
+        let why = why.to_owned();
         everywhere.not_checked.push(missed(format!("the namespaces of {refused} processes"), why));
     }
     let deadline = Instant::now() + ALL_MAX;

@@ -126,7 +126,8 @@ fn used(span: &Span<Busiest>) -> Vec<Used<'_>> {
         // One that was not seen before waited for an unknown time.
         let both = known.and_then(|known| known.waited_ns).zip(busy.waited_ns);
         let waited = both.map_or(0, |(before, after)| after.saturating_sub(before));
-        (ticks, float(waited) / NANOSECONDS / span.seconds)
+        // The two readings of a thread may be a little further apart than the samples.
+        (ticks, (float(waited) / NANOSECONDS / span.seconds).min(1.0))
     };
     let threads = span.after.threads.iter().map(|(id, busy)| {
         let (ticks, waited) = of((id, busy));
