@@ -1,6 +1,8 @@
 //! `ringway vif list --json`: the queues that guests of a running ringway may request, and those in
 //! use.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::Counters;
@@ -32,6 +34,29 @@ pub struct Vif {
     /// Details of a virtio vif; records of older versions lack them.
     #[serde(default)]
     pub virtio: Option<Virtio>,
+    /// What it may send and receive at most.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// Limits of a vif, by the direction of its guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Limits {
+    /// What the guest may send.
+    #[serde(default)]
+    pub rate: Option<Rate>,
+    /// What it may receive.
+    #[serde(default)]
+    pub rate_rx: Option<Rate>,
+}
+
+/// Bytes in each interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct Rate {
+    /// Bytes.
+    pub bytes: u64,
+    /// Length of an interval, in microseconds.
+    pub interval_us: u64,
 }
 
 impl Vif {
@@ -73,6 +98,9 @@ pub struct Queue {
     pub rx_packets: u64,
     /// Bytes that the guest received.
     pub rx_bytes: u64,
+    /// Frames that ringway dropped, by its reasons.
+    #[serde(default)]
+    pub dropped: BTreeMap<String, u64>,
 }
 
 impl Counters for Vifs {

@@ -2,6 +2,8 @@
 
 #[path = "limits/police.rs"]
 mod police;
+#[path = "limits/ringway.rs"]
+mod ringway;
 
 use std::ops::RangeInclusive;
 
@@ -16,6 +18,7 @@ use ringway_evidence::parse::classes::{Class, Sent};
 use ringway_evidence::parse::nic::{Moved, NicCounters};
 use ringway_evidence::parse::ovs::Policing;
 use ringway_evidence::parse::qdisc::Qdisc;
+use ringway_evidence::parse::ringway::Vifs;
 use ringway_evidence::parse::xenstore::Nodes;
 use ringway_evidence::{Gap, Quote};
 
@@ -40,6 +43,7 @@ facts! {
         store: Tried<VifStore>,
         nics: Interfaces,
         switch: Tried<SwitchLimits>,
+        vifs: Tried<Span<Vifs>>,
     }
 }
 
@@ -86,6 +90,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
     let mut limits = shaped(facts)?;
     limits.extend(rates(facts)?);
+    limits.extend(ringway::inspect(facts));
     let switched = switched(facts)?;
     let known: Vec<String> = switched.iter().map(|limit| limit.nic.clone()).collect();
     limits.extend(switched);
@@ -93,10 +98,15 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let count = limits.len() + policed.count;
     out.add(policed.findings);
     for limit in &limits {
-        let Some(after) = span.after.nics.get(&limit.nic) else { continue };
-        let Some(before) = span.past(span.before.nics.get(&limit.nic)) else { continue };
-        let moved = after.since(&before);
-        out.add(reached(limit, &moved, span));
+        let moved = span
+            .after
+            .nics
+            .get(&limit.nic)
+            .and_then(|after| Some(after.since(&span.past(span.before.nics.get(&limit.nic))?)));
+        // A guest of virtio has no interface on this host, but ringway counts its bytes.
+        if moved.is_some() || limit.passed.is_some() {
+            out.add(reached(limit, moved.as_ref(), span));
+        }
     }
     if count == 0 {
         // Where the disciplines are unknown, there may be one.
@@ -109,9 +119,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Finding> {
-    let all = if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
-    let bytes = limit.passed.unwrap_or(all);
+fn reached(limit: &Limit, moved: Option<&Moved>, span: &Span<NicCounters>) -> Option<Finding> {
+    let all = |moved: &Moved| if limit.is_sent { moved.tx_bytes } else { moved.rx_bytes };
+    let bytes = limit.passed.or(moved.map(all))?;
     let rate = float(bytes) / span.seconds;
     let share = |parts: u64| rate / (limit.bytes_per_second * float(parts));
     let is_held = |parts: &u64| limit.held.contains(&share(*parts));
@@ -143,10 +153,11 @@ fn reached(limit: &Limit, moved: &Moved, span: &Span<NicCounters>) -> Option<Fin
     }
     let finding = Finding::new(Severity::Warning, nic.clone(), summary)
         .cause(cause)
-        .quote([limit.quote.clone(), span.text.quote(moved.line)])
+        .quote([limit.quote.clone()])
+        .quote(moved.map(|moved| span.text.quote(moved.line)))
         .confidence(Confidence::Medium);
     let text = "If it is not intended, remove it where it was set: in the toolstack (the vif's \
-                rate), in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
+                rate, or rate and rate-rx of ringway), in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
     let finding = finding.advise(match &limit.remedy {
         Remedy::Change(change) => Advice::by_change(text, [change.clone()]),
         Remedy::Command(command) => Advice::by_hand(text, &[command]),
@@ -430,5 +441,28 @@ mod tests {
         assert!(held[0].summary.contains("reaches its configured limit of 10 Mbit/s"), "{held:#?}");
         // To replace the root would take the rest away as well.
         assert!(held[0].advice.iter().all(|advice| advice.commands.is_empty()), "{held:#?}");
+    }
+
+    #[test]
+    fn a_limit_of_a_virtio_guest_without_an_interface_is_seen() {
+        let mut pieces = Vec::new();
+        for sample in [1_u64, 2] {
+            let (bytes, drops) = (125_000 * sample, 9000 * sample);
+            let vifs = format!(
+                r#"[{{"name":"vm1","kind":"virtio","max_queues":1,"limits":{{"weight":1,"rate":null,
+                "rate_rx":{{"bytes":6250,"interval_us":50000}}}},"queues":[{{"index":0,
+                "tx_packets":0,"tx_bytes":0,"rx_packets":9,"rx_bytes":{bytes},
+                "dropped":{{"queue_full":{drops}}}}}]}}]"#
+            );
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), DEV.to_owned()));
+            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
+            pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), "[]\n".to_owned()));
+        }
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+        assert_eq!(found[0].severity, Severity::Warning, "{found:#?}");
+        assert!(found[0].summary.starts_with("traffic to vm1 reaches"), "{found:#?}");
+        assert!(found[0].evidence[0].text.contains("9000 frames dropped"), "{found:#?}");
     }
 }
