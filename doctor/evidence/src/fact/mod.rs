@@ -36,7 +36,8 @@ pub use power::{CpuFrequencies, CpuSleeps, Frequency, Sleep};
 pub use queues::QueueCounters;
 pub use reader::{Basis, Host, Reader, Span};
 pub use routing::{
-    Blackholes, BridgeSettings, LinkDetails, Moved, OwnAddresses, Routing, Switches,
+    Blackholes, BridgeSettings, Limited, LinkDetails, Moved, NeighbourTables, OwnAddresses,
+    Routing, Switches,
 };
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};
 pub use stack::Stack;

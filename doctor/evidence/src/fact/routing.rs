@@ -1,10 +1,11 @@
 //! What decides where packets are sent: routes, addresses, their settings, and bridges.
 
-use super::{Fact, Reader};
+use super::{Fact, Reader, Span};
 use crate::parse::Counters;
 use crate::parse::inet6::Inet6;
 use crate::parse::links::Links;
 use crate::parse::moves::{FILE as MOVES, Moves};
+use crate::parse::neighbour_table::NeighbourTable;
 use crate::parse::routes::{Addresses, Routes};
 use crate::{Gap, Piece, Quote, Text};
 
@@ -69,6 +70,54 @@ impl Fact for Blackholes {
 
     fn read(at: &Reader) -> Result<Self, Gap> {
         Ok(Blackholes(Routes::parse(&at.command(BLACKHOLES)?)?))
+    }
+}
+
+/// The tables of neighbours of the whole machine, with the limit of each: only in its own network
+/// namespace.
+#[derive(Debug)]
+pub struct NeighbourTables(Reader);
+
+/// A table, and the setting that limits it.
+#[derive(Debug)]
+pub struct Limited {
+    /// Its name as a sysctl.
+    pub setting: String,
+    /// The most entries.
+    pub max: u64,
+    /// To quote.
+    pub max_text: Text,
+    /// The entries at both samples.
+    pub span: Span<NeighbourTable>,
+}
+
+impl Fact for NeighbourTables {
+    const PIECES: &'static [Piece] = &[
+        Piece::Counters("proc/net/stat/arp_cache"),
+        Piece::Counters("proc/net/stat/ndisc_cache"),
+        Piece::File("proc/sys/net/ipv4/neigh/default/gc_thresh3"),
+        Piece::File("proc/sys/net/ipv6/neigh/default/gc_thresh3"),
+    ];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        Ok(NeighbourTables(at.clone()))
+    }
+}
+
+impl NeighbourTables {
+    /// Those that can be read.
+    pub fn all(&self) -> Vec<Limited> {
+        let one = |(family, table): (&str, &str)| {
+            let max_text =
+                self.0.file(&format!("proc/sys/net/{family}/neigh/default/gc_thresh3")).ok()?;
+            Some(Limited {
+                setting: format!("net.{family}.neigh.default.gc_thresh3"),
+                max: max_text.number().ok()?,
+                max_text,
+                span: self.0.span(&format!("proc/net/stat/{table}")).ok()?,
+            })
+        };
+        [("ipv4", "arp_cache"), ("ipv6", "ndisc_cache")].into_iter().filter_map(one).collect()
     }
 }
 

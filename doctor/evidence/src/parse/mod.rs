@@ -18,6 +18,7 @@ pub mod libvirt;
 pub mod links;
 pub mod listeners;
 pub mod moves;
+pub mod neighbour_table;
 pub mod nic;
 pub mod ovs;
 pub mod path;

@@ -63,6 +63,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         let ports: Vec<&String> = facts.stack.below(&nic).collect();
         let moved = |nic: &String| Some(float(grown(span, nic)?.packets()) / span.seconds);
         let rate: f64 = ports.iter().filter_map(|port| moved(port)).sum();
+        out.add(isolated(facts, &nic, &ports));
         if span.basis == Basis::SinceBoot {
             continue;
         }
@@ -120,6 +121,24 @@ fn without_learning(facts: &Facts, nic: &str, port: &str) -> Option<Finding> {
                  behind the port and turn flooding off, as virtual networks do.",
                 &plain(port, &command),
             )),
+    )
+}
+
+/// Ports between which a bridge forwards nothing.
+fn isolated(facts: &Facts, nic: &str, ports: &[&String]) -> Option<Finding> {
+    let of =
+        |port: &&&String| facts.bridges.port(port, "isolated").filter(|(is_on, _)| *is_on == 1);
+    let apart: Vec<&str> =
+        ports.iter().filter(|port| of(port).is_some()).map(|port| port.as_str()).collect();
+    if apart.len() < 2 {
+        return None;
+    }
+    let quotes = ports.iter().filter_map(|port| of(&port)).take(2);
+    let summary = format!("{nic} forwards nothing between isolated ports: {}", apart.join(", "));
+    Some(
+        Finding::new(Severity::Note, nic, summary)
+            .cause("What is behind one of them reaches the other ports and the host, not these.")
+            .quote(quotes.map(|(_, text)| text.quote(1))),
     )
 }
 
@@ -335,6 +354,15 @@ mod tests {
         assert!(flooding[0].cause.contains("sends no queries itself"), "{flooding:#?}");
         let calm = [("br0", 0, 0), ("a", MUCH, 0), ("b", 0, MUCH), ("c", 0, 900), ("d", 0, 900)];
         assert_eq!(found(&calm, &[])[0].severity, Severity::Ok);
+    }
+
+    #[test]
+    fn ports_that_are_kept_apart_are_said() {
+        let calm = [("br0", 0, 0), ("a", 0, 0), ("b", 0, 0)];
+        let [a, b] = ["a", "b"].map(|nic| format!("sys/class/net/{nic}/brport/isolated"));
+        let both = found(&calm, &[(&a, "1\n"), (&b, "1\n")]);
+        assert!(both[0].summary.ends_with("isolated ports: a, b"), "{both:#?}");
+        assert_eq!(found(&calm, &[(&a, "1\n"), (&b, "0\n")])[0].severity, Severity::Ok);
     }
 
     fn rules(chains: &str, sample: u32) -> (String, String) {

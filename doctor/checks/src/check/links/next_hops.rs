@@ -3,7 +3,9 @@
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use ringway_evidence::Quote;
-use ringway_evidence::fact::{Basis, Routing, Span, Switches, Tried};
+use ringway_evidence::fact::{
+    Basis, Limited, NeighbourTables, Routing, Span, Switches, Tried, float,
+};
 use ringway_evidence::facts;
 use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route};
 
@@ -23,13 +25,17 @@ facts! {
         routing: Tried<Routing>,
         neighbours: Tried<Span<Neighbours>>,
         switches: Switches,
+        tables: NeighbourTables,
     }
 }
 
 /// Neighbours that are named.
 const NAMED_MAX: usize = 5;
+/// Part of the table of neighbours from which it is nearly full.
+const NEARLY: f64 = 0.9;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    out.add(facts.tables.all().iter().filter_map(crowded));
     let (Some(routing), Some(span)) = (facts.routing.ok(), facts.neighbours.ok()) else {
         return not_here(CHECK.absent);
     };
@@ -57,6 +63,39 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     out.well("next hops in use reply", None);
     Ok(())
+}
+
+/// The table of all neighbours of the machine, which hosts of a large network fill.
+fn crowded(table: &Limited) -> Option<Finding> {
+    let Limited { setting, max, max_text, span } = table;
+    let refused = match span.basis {
+        Basis::Samples => span.after.full.wrapping_sub(span.before.full),
+        // Those since the boot may be long over.
+        Basis::SinceBoot => 0,
+    };
+    let entries = span.after.entries;
+    if *max == 0 || (refused == 0 && float(entries) < NEARLY * float(*max)) {
+        return None;
+    }
+    let (severity, what) = match refused {
+        0 => (Severity::Warning, String::new()),
+        _ => (Severity::Problem, format!(", and {refused} found no room")),
+    };
+    let summary = format!("the table of neighbours has {entries} of {max} entries{what}");
+    let change = Change::raise(Knob::Sysctl { name: setting.clone() }, *max, max.saturating_mul(4));
+    Some(
+        Finding::new(severity, setting.clone(), summary)
+            .cause(
+                "All network namespaces of the machine share it. When it is full, hosts that are \
+                 not in it cannot be reached: no buffer space available.",
+            )
+            .quote([span.text.quote(2), max_text.quote(1)])
+            .advise(Advice::by_change(
+                "Make it larger than the number of hosts that this one talks to, also those of \
+                 guests and containers. An entry has some hundred bytes.",
+                change,
+            )),
+    )
 }
 
 /// Quotes only this neighbour, because the tool prints all of them on one line.
@@ -154,4 +193,37 @@ fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Fin
                 &["ip route show", "ip neigh show"],
             )),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    #[test]
+    fn a_table_without_room_is_found() {
+        let found = |entries: &str, full: &str| {
+            let table = |full: &str| format!("entries table_fulls\n{entries} {full}\n");
+            let pieces = [
+                ("sample-1/monotonic", "1.0\n".to_owned()),
+                ("sample-2/monotonic", "2.0\n".to_owned()),
+                ("sample-1/proc/net/stat/arp_cache", table("00000000")),
+                ("sample-2/proc/net/stat/arp_cache", table(full)),
+                ("proc/sys/net/ipv4/neigh/default/gc_thresh3", "1024\n".to_owned()),
+                ("commands/ip_-d_-j_route_show_table_all_type_unicast", "[]\n".to_owned()),
+                ("commands/ip_-j_addr_show", "[]\n".to_owned()),
+                ("sample-1/commands/ip_-s_-j_neigh_show", "[]\n".to_owned()),
+                ("sample-2/commands/ip_-s_-j_neigh_show", "[]\n".to_owned()),
+            ];
+            let own = |(path, text): (&str, String)| (path.to_owned(), text);
+            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+        };
+        let full = found("00000400", "00000009");
+        assert_eq!(full.severity, Severity::Problem, "{full:#?}");
+        let command = "sysctl -w net.ipv4.neigh.default.gc_thresh3=4096";
+        assert_eq!(full.advice[0].commands, [command]);
+        assert_eq!(found("000003f0", "00000000").severity, Severity::Warning);
+        assert_eq!(found("00000004", "00000000").severity, Severity::Ok);
+    }
 }

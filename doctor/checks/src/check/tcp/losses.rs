@@ -58,7 +58,7 @@ struct Reason {
 }
 
 /// In the order in which to investigate: an earlier reason may cause a later one.
-const REASONS: [Reason; 17] = [
+const REASONS: [Reason; 18] = [
     Reason {
         counters: &["TcpExt.ListenOverflows"],
         except: &[],
@@ -131,6 +131,19 @@ const REASONS: [Reason; 17] = [
                  tries come from another host, check that the program that should accept them \
                  runs.",
         commands: &["ss -tn state syn-sent", "ss -ltn"],
+    },
+    Reason {
+        counters: &["TcpExt.TCPTimeWaitOverflow"],
+        except: &[],
+        rate_min: 0.5,
+        part: Some((&["Tcp.ActiveOpens", "Tcp.PassiveOpens"], 0.01)),
+        confidence: Confidence::High,
+        what: "connections end without TIME_WAIT, because there are too many",
+        cause: "As many as net.ipv4.tcp_max_tw_buckets allows wait already. A late segment of one \
+                that did not wait may reach the next connection with its ports, or end it.",
+        advice: "Let clients keep connections instead of opening new ones, or allow more \
+                 (net.ipv4.tcp_max_tw_buckets); each takes some hundred bytes.",
+        commands: &["ss -s"],
     },
     Reason {
         counters: &[
@@ -439,6 +452,13 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:#?}");
         assert_eq!(found[0].subject, REFUSED, "{found:#?}");
         assert_eq!(found[0].advice[1].commands, ["sysctl -w net.ipv4.tcp_syncookies=1"]);
+    }
+
+    #[test]
+    fn a_limit_of_what_waits_is_found() {
+        let counters = [("Tcp.ActiveOpens", 300), ("TcpExt.TCPTimeWaitOverflow", 200)];
+        assert!(found(&counters, &[])[0].summary.contains("without TIME_WAIT"));
+        assert!(found(&[("Tcp.ActiveOpens", 300)], &[]).is_empty());
     }
 
     #[test]
