@@ -163,6 +163,8 @@ impl Taken {
             let inode = |line: &str| line.split_whitespace().nth(9)?.parse::<u64>().ok();
             inodes.extend(lines(path).lines().skip(1).take(OWNED_MAX).filter_map(inode));
         }
+        let last = |line: &str| line.split_whitespace().next_back()?.parse::<u64>().ok();
+        inodes.extend(lines("proc/net/packet").lines().skip(1).take(OWNED_MAX).filter_map(last));
         inodes
     }
 

@@ -8,7 +8,7 @@ use crate::parse::conntrack::{Conntrack, Translations};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::domains::VcpuTimes;
 use crate::parse::drops::{Drops, FILE as DROPS};
-use crate::parse::listeners::{Datagrams, Destinations, Listeners, Owners};
+use crate::parse::listeners::{Datagrams, Destinations, Listeners, Owners, PacketSockets};
 use crate::parse::nic::NicCounters;
 use crate::parse::ovs::Lookups;
 use crate::parse::police::Policers;
@@ -42,6 +42,7 @@ files! {
     Conntrack = "proc/net/stat/nf_conntrack";
     CpuTimes = "proc/stat";
     NicCounters = "proc/net/dev";
+    PacketSockets = "proc/net/packet";
     Softnet = "proc/net/softnet_stat";
 }
 

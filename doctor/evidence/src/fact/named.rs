@@ -106,6 +106,8 @@ texts! { command, Piece::Command;
     /// Open vSwitch's ingress limits for each interface. Only these columns, because others contain
     /// keys of tunnels.
     SwitchLimits = &["ovs-vsctl", "--columns=name,ingress_policing_rate", "list", "interface"];
+    /// Open vSwitch's bridges with their ports.
+    SwitchBridges = &["ovs-appctl", "dpif/show"];
     /// XAPI's guests, with these parameters only, because others hold administrators' free text.
     XapiGuests = &[
         "xe",

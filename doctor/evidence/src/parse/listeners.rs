@@ -134,6 +134,42 @@ impl Counters for Datagrams {
     }
 }
 
+/// Packet sockets, by which programs capture: `/proc/net/packet`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PacketSockets {
+    /// By the inode of the socket.
+    pub sockets: BTreeMap<u64, PacketSocket>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PacketSocket {
+    /// Bytes of memory of what has arrived and was not read.
+    pub waiting: u64,
+    /// Its line in the file.
+    pub line: usize,
+}
+
+impl Counters for PacketSockets {
+    fn parse(text: &Text) -> Result<PacketSockets, Gap> {
+        let mut lines = text.lines();
+        let head = lines.next().map(|(_, head)| head).unwrap_or_default();
+        if !head.trim_end().ends_with("Inode") {
+            return Err(text.unreadable(Some(1), "expected a head that ends in Inode"));
+        }
+        let mut sockets = BTreeMap::new();
+        for (line, row) in lines {
+            let words: Vec<&str> = row.split_whitespace().collect();
+            let [_, _, _, _, _, _, waiting, _, inode] = words.as_slice() else {
+                return Err(text.unreadable(Some(line), "expected a socket"));
+            };
+            let waiting = number(text, line, waiting)?;
+            sockets.insert(number(text, line, inode)?, PacketSocket { waiting, line });
+        }
+        Ok(PacketSockets { sockets })
+    }
+}
+
 fn rows<'a>(text: &'a Text, name: &str) -> Result<Vec<(usize, Vec<&'a str>)>, Gap> {
     let lines = reply_lines(text, name)?
         .ok_or_else(|| text.unreadable(Some(1), format!("expected {name} and a number")))?;
@@ -147,6 +183,19 @@ fn number(text: &Text, line: usize, word: &str) -> Result<u64, Gap> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_captures_is_read() {
+        let head = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n";
+        let parse = |text: &str| PacketSockets::parse(&Text::new("packet", text));
+        let row = "0000000012345678 3      3    0003   2     1 213120 0      4711\n";
+        let read = parse(&format!("{head}{row}")).expect("sound");
+        assert_eq!(read.sockets[&4711], PacketSocket { waiting: 213_120, line: 2 });
+        assert!(parse(head).expect("none").sockets.is_empty());
+        for torn in ["", row, &format!("{head}0 3 3\n")] {
+            assert!(parse(torn).is_err(), "{torn:?}");
+        }
+    }
 
     #[test]
     fn each_file_is_read_and_refused_where_it_is_torn() {

@@ -1,5 +1,7 @@
 //! `ovs-appctl dpctl/show` and `ovs-dpctl show`: hits and misses of the datapath's flow table;
-//! `ovs-vsctl list interface`: ingress limits.
+//! `ovs-vsctl list interface`: ingress limits; `ovs-appctl dpif/show`: ports of bridges.
+
+use std::collections::BTreeMap;
 
 use super::Counters;
 use crate::{Gap, Text};
@@ -36,6 +38,42 @@ impl Counters for Lookups {
             return Err(text.unreadable(None, "expected a line of lookups"));
         }
         Ok(sum)
+    }
+}
+
+/// Ports of each bridge of Open vSwitch, as `ovs-appctl dpif/show` lists them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SwitchPorts {
+    /// By bridge; without its own interface, whose MTU the switch sets.
+    pub bridges: BTreeMap<String, Vec<String>>,
+}
+
+impl SwitchPorts {
+    /// Parses lines of datapaths, of bridges below, and of ports below those.
+    pub fn parse(text: &Text) -> Result<SwitchPorts, Gap> {
+        let mut bridges: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut bridge = None;
+        for (line, row) in text.lines() {
+            let depth = row.len() - row.trim_start().len();
+            let words: Vec<&str> = row.split_whitespace().collect();
+            match (depth, words.as_slice()) {
+                (0, _) => bridge = None,
+                (1..=2, [name]) => {
+                    let name = name.trim_end_matches(':').to_owned();
+                    bridges.entry(name.clone()).or_default();
+                    bridge = Some(name);
+                }
+                (3.., [port, ..]) => {
+                    let refuse = || text.unreadable(Some(line), "expected a bridge above it");
+                    let bridge = bridge.as_ref().ok_or_else(refuse)?;
+                    if port != bridge {
+                        bridges.entry(bridge.clone()).or_default().push((*port).to_owned());
+                    }
+                }
+                _ => return Err(text.unreadable(Some(line), "expected a bridge or a port")),
+            }
+        }
+        Ok(SwitchPorts { bridges })
     }
 }
 
@@ -82,6 +120,18 @@ impl Policing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_belong_to_the_bridge_above_them() {
+        let text = "netdev@ovs-netdev: hit:9 missed:3\n  ovs0:\n    ovs0 65534/1: (tap)\n    vif1.0 \
+                    1/2: (system)\n  ovs1:\n    vx 4/5: (vxlan: remote_ip=192.0.2.9)\n";
+        let read = SwitchPorts::parse(&Text::new("ovs-appctl", text)).expect("sound");
+        assert_eq!(read.bridges["ovs0"], ["vif1.0"]);
+        assert_eq!(read.bridges["ovs1"], ["vx"]);
+        for torn in ["    a 1/2: (system)\n", "x:\n  a b\n"] {
+            assert!(SwitchPorts::parse(&Text::new("ovs-appctl", torn)).is_err(), "{torn:?}");
+        }
+    }
 
     #[test]
     fn rates_belong_to_the_name_before_them() {

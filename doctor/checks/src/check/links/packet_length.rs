@@ -12,10 +12,11 @@ use std::collections::BTreeMap;
 use crate::check::{Check, Group, Judged, Verdicts, all_well, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::fact::{
-    Interfaces, LinkDetails, LinkStates, LinkTypes, Mtus, Paths, Stack, TcpMtuProbing, Tried,
-    VifStore, XapiCards, XapiInventory, XapiNetworks, XapiVifs,
+    Interfaces, LinkDetails, LinkStates, LinkTypes, Mtus, Paths, Stack, SwitchBridges,
+    TcpMtuProbing, Tried, VifStore, XapiCards, XapiInventory, XapiNetworks, XapiVifs,
 };
 use ringway_evidence::facts;
+use ringway_evidence::parse::ovs::SwitchPorts;
 use ringway_evidence::{Gap, Quote};
 
 pub(crate) const CHECK: Check = Check {
@@ -44,6 +45,7 @@ facts! {
         states: LinkStates,
         stack: Stack,
         details: Tried<LinkDetails>,
+        switched: Tried<SwitchBridges>,
         paths: Paths,
         probing: Tried<TcpMtuProbing>,
         networks: Tried<XapiNetworks>,
@@ -101,12 +103,24 @@ fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
     for nic in facts.nics.names() {
         let Some(master) = facts.nics.master(&nic) else { continue };
         let bridge = master.value().rsplit('/').next().unwrap_or_default().to_owned();
-        // Members of all Open vSwitch bridges have one common master, so they cannot be judged.
+        // Members of all Open vSwitch bridges have one common master, and the switch lists them.
         if bridge == "ovs-system" {
             continue;
         }
         let (mtu, quote) = mtu(facts, &nic)?;
         bridges.entry(bridge).or_default().push((nic, mtu, quote));
+    }
+    let switched = facts.switched.ok().map(|text| SwitchPorts::parse(text)).transpose()?;
+    for (bridge, ports) in switched.into_iter().flat_map(|all| all.bridges) {
+        // Tunnels and patches are no interfaces of the kernel.
+        let hop = |nic: String| {
+            let (mtu, quote) = mtu(facts, &nic).ok()?;
+            Some((nic, mtu, quote))
+        };
+        let hops: Vec<Hop> = ports.into_iter().filter_map(hop).collect();
+        if hops.len() > 1 {
+            bridges.insert(bridge, hops);
+        }
     }
     Ok(bridges)
 }

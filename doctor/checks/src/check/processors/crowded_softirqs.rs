@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     Basis, Interfaces, NetIrq, NetIrqs, NicRole, Span, Tried, float, share,
 };
@@ -12,6 +11,7 @@ use ringway_evidence::facts;
 use ringway_evidence::parse::cpu::CpuTimes;
 use ringway_evidence::parse::cpus::{cpu_mask, masked_cpus};
 use ringway_evidence::parse::nic::{Moved, NicCounters};
+use ringway_evidence::{Quote, Text};
 
 pub(crate) const CHECK: Check = Check {
     id: "D04",
@@ -90,8 +90,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         finding
     } else {
         finding.advise(Advice::by_change(
-            "A card with one queue can pass frames to all CPUs in software (RPS). It costs an \
-             interrupt between CPUs for each batch.",
+            "An interface with one queue can pass frames to all CPUs in software (RPS). It costs \
+             an interrupt between CPUs for each batch.",
             changes,
         ))
     }]);
@@ -116,6 +116,16 @@ fn brought_by(
     cpu: usize,
     busy: &Option<BTreeSet<String>>,
 ) -> (String, Advice, Option<Quote>) {
+    if let Some((nic, text)) = steered(facts, cpu, busy) {
+        let cause = format!(
+            "RPS of {nic} hands all its frames to this CPU alone, whatever CPU takes them in."
+        );
+        let advice = Advice::by_hand(
+            "Let RPS use more CPUs, or turn it off if the interface has a queue for each CPU.",
+            &[],
+        );
+        return (cause, advice, Some(text.quote(1)));
+    }
     let see = "grep -E 'CPU|eth|en|vif|virtio' /proc/interrupts";
     let known = facts.irqs.ok();
     let span = known.map(|known| &known.span);
@@ -165,6 +175,20 @@ fn brought_by(
     (cause.to_owned(), advice, None)
 }
 
+/// An interface whose frames RPS hands to one CPU only, from all its queues.
+fn steered(facts: &Facts, cpu: usize, busy: &Option<BTreeSet<String>>) -> Option<(String, Text)> {
+    let nics = busy.as_ref()?.iter();
+    let mut all = nics.filter_map(|nic| {
+        let queues = 0..facts.nics.rx_queues(nic);
+        let masks: Option<Vec<Text>> =
+            queues.map(|queue| facts.nics.rps_cpus(nic, queue)).collect();
+        let masks = masks.filter(|masks| !masks.is_empty())?;
+        let is_it = |text: &Text| masked_cpus(text.value()).is_some_and(|cpus| cpus == [cpu]);
+        masks.iter().all(is_it).then(|| (nic.clone(), masks[0].clone()))
+    });
+    all.next()
+}
+
 /// Whether packets enter this host through an interface.
 fn is_own(facts: &Facts, nic: &str) -> bool {
     !matches!(facts.nics.role(nic), NicRole::Software | NicRole::Backend)
@@ -181,7 +205,10 @@ fn packet_steering(
     for nic in facts.nics.names() {
         let rx = facts.nics.rx_queues(&nic);
         let is_idle = busy.as_ref().is_some_and(|busy| !busy.contains(&nic));
-        if rx != 1 || is_idle || !is_own(facts, &nic) {
+        let set = facts.nics.rps_cpus(&nic, 0);
+        let has_rps =
+            set.is_some_and(|text| masked_cpus(text.value()).is_some_and(|cpus| !cpus.is_empty()));
+        if rx != 1 || is_idle || !(is_own(facts, &nic) || has_rps) {
             continue;
         }
         let current = facts.nics.rps_cpus(&nic, 0).map(|text| text.value().to_owned());
@@ -193,4 +220,32 @@ fn packet_steering(
         changes.extend(Change::replace(knob, current, cpu_mask(online.clone().chain(had))));
     }
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    #[test]
+    fn frames_that_rps_hands_to_one_cpu_are_its_work() {
+        let mut pieces =
+            vec![("sys/class/net/veth0/queues/rx-0/rps_cpus".to_owned(), "2\n".to_owned())];
+        for sample in [1_u64, 2] {
+            let (ticks, packets) = (90 * sample, 9000 * sample);
+            let stat = format!("cpu0 0 0 0 {ticks} 0 0 0\ncpu1 0 0 0 9 0 0 {ticks}\nintr 0\n");
+            let dev = format!(
+                "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n\
+                 veth0: 0 {packets} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+            );
+            pieces.push((format!("sample-{sample}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("sample-{sample}/proc/stat"), stat));
+            pieces.push((format!("sample-{sample}/proc/net/dev"), dev));
+        }
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+        assert!(found[0].cause.starts_with("RPS of veth0"), "{found:#?}");
+        let command = "echo 3 > /sys/class/net/veth0/queues/rx-0/rps_cpus";
+        assert_eq!(found[0].advice[1].commands, [command], "{found:#?}");
+    }
 }

@@ -6,7 +6,7 @@ use ringway_evidence::fact::{
     Basis, DatagramSockets, NetCounters, SocketOwners, Span, Tried, float,
 };
 use ringway_evidence::facts;
-use ringway_evidence::parse::listeners::Listeners;
+use ringway_evidence::parse::listeners::{Listeners, PacketSockets};
 
 pub(crate) const CHECK: Check = Check {
     id: "D47",
@@ -24,12 +24,15 @@ facts! {
         listeners: Tried<Span<Listeners>>,
         datagrams: Tried<DatagramSockets>,
         counters: Tried<NetCounters>,
+        packets: Tried<Span<PacketSockets>>,
         owners: SocketOwners,
     }
 }
 
 /// Dropped datagrams per second from which they are more than occasional bursts.
 const DROPS_MIN: f64 = 5.0;
+/// Bytes that wait in a packet socket in both samples, from which nobody reads it.
+const CAPTURED_MIN: u64 = 64 << 10;
 /// Sockets that are named.
 const REPORTED_MAX: usize = 4;
 
@@ -72,8 +75,40 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         out.add(found.into_iter().take(REPORTED_MAX).map(|(_, finding)| finding));
     }
+    if let Some(span) = facts.packets.ok().filter(|span| span.basis == Basis::Samples) {
+        out.add(captured(facts, span).into_iter().take(REPORTED_MAX));
+    }
     out.well("programs read their data in time", None);
     Ok(())
+}
+
+/// Programs that capture packets and do not read them.
+fn captured(facts: &Facts, span: &Span<PacketSockets>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (inode, after) in &span.after.sockets {
+        let Some(before) = span.before.sockets.get(inode) else { continue };
+        let waiting = after.waiting.min(before.waiting);
+        if waiting < CAPTURED_MIN {
+            continue;
+        }
+        let whose = whose(facts, *inode);
+        let summary =
+            format!("{whose} does not read its packet socket: {} KiB wait", waiting >> 10);
+        found.push(
+            Finding::new(Severity::Warning, whose, summary)
+                .cause(
+                    "Each packet that matches its filter is copied for it until its buffer is \
+                     full, and then dropped for it: work for nothing.",
+                )
+                .quote([span.text.quote(after.line)])
+                .confidence(Confidence::Medium)
+                .advise(Advice::by_hand(
+                    "If nobody needs the capture any more, end the program.",
+                    &["ss -0np"],
+                )),
+        );
+    }
+    found
 }
 
 fn whose(facts: &Facts, inode: u64) -> String {
@@ -114,4 +149,36 @@ fn full(facts: &Facts, span: &Span<Listeners>) -> Vec<Finding> {
         );
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    #[test]
+    fn a_capture_that_nobody_reads_has_an_owner() {
+        let found = |before: u64| {
+            let table = |waiting: u64| {
+                format!(
+                    "sk RefCnt Type Proto Iface R Rmem User Inode\n0 3 3 0003 2 1 {waiting} 0 9\n"
+                )
+            };
+            let pieces = [
+                ("sample-1/monotonic", "1.0\n".to_owned()),
+                ("sample-2/monotonic", "2.0\n".to_owned()),
+                ("sample-1/proc/net/packet", table(before)),
+                ("sample-2/proc/net/packet", table(213_120)),
+                ("sample-1/netlink/listeners", "listeners: 0\n".to_owned()),
+                ("sample-2/netlink/listeners", "listeners: 0\n".to_owned()),
+                ("owners", "owners: 1 refused=0 late=0\n9 7 tcpdump\n".to_owned()),
+            ];
+            let own = |(path, text): (&str, String)| (path.to_owned(), text);
+            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+        };
+        let full = found(213_120);
+        assert!(full.summary.starts_with("tcpdump (process 7) does not read"), "{full:#?}");
+        assert_eq!(found(0).severity, Severity::Ok);
+    }
 }
