@@ -12,6 +12,7 @@
 
 mod access;
 pub mod archive;
+mod bugtool;
 mod changed;
 pub mod fact;
 mod links;

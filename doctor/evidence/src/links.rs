@@ -67,7 +67,28 @@ impl Derived {
             let skipped = Neighbours::parse(&text).map_or(0, |all| all.skipped);
             derived.skipped(&text, skipped);
         }
+        if let Ok(text) = source.command("", &["ifconfig", "-a"]) {
+            derived.configured(&text);
+        }
         derived
+    }
+
+    /// Adds names and MTUs of interfaces from the output of `ifconfig -a`, which an archive of
+    /// xen-bugtool has in place of these files.
+    fn configured(&mut self, text: &Text) {
+        for (line, row) in text.lines().filter(|(_, row)| row.contains(": flags=")) {
+            let mtu = row.split_once(" mtu ").and_then(|(_, rest)| rest.split(' ').next());
+            let (Some((name, _)), Some(mtu)) = (row.split_once(':'), mtu) else { continue };
+            self.add(
+                text,
+                &Nic {
+                    name: name.to_owned(),
+                    line,
+                    mtu: mtu.parse().unwrap_or_default(),
+                    ..Nic::default()
+                },
+            );
+        }
     }
 
     fn skipped(&mut self, text: &Text, count: usize) {

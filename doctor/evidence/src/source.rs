@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
+use super::bugtool;
 use super::text::{Gap, Text};
 
 /// Bytes of a piece of evidence. A larger one is a mistake or an attack.
@@ -98,6 +99,14 @@ impl Source {
         }
         let mut origin = origin;
         if matches!(found, Ok(None)) {
+            found = self.bugtool(words).map(|found| {
+                found.map(|(command, body)| {
+                    origin = command;
+                    body
+                })
+            });
+        }
+        if matches!(found, Ok(None)) {
             found = self.sos_command(&path).map(|found| {
                 found.map(|(name, body)| {
                     // What the report has, if that is another command.
@@ -133,6 +142,17 @@ impl Source {
         }
     }
 
+    /// The output of a command in an archive of xen-bugtool, and the command that made it.
+    fn bugtool(&self, words: &[&str]) -> Result<Option<(String, String)>, String> {
+        let Some(inventory) = self.read(bugtool::INVENTORY)? else { return Ok(None) };
+        let (file, command) = bugtool::output(words);
+        let body = match words {
+            ["uptime"] => bugtool::uptime(&inventory),
+            _ => self.read(&file)?,
+        };
+        Ok(body.map(|body| (command, body)))
+    }
+
     /// The output of a command in a sos report, and its name there.
     fn sos_command(&self, path: &str) -> Result<Option<(String, String)>, String> {
         let own = path.trim_start_matches(COMMANDS).trim_start_matches('/');
@@ -149,8 +169,10 @@ impl Source {
 
     /// A file of `/proc/sys`; a sos report has only the output of `sysctl -a` instead.
     fn sos_setting(&self, path: &str) -> Option<Text> {
+        const ALL: &[&str] = &["sysctl", "-a"];
         let name = path.strip_prefix("proc/sys/")?.replace('/', ".");
-        let (_, all) = self.sos_command(&command_path(&["sysctl", "-a"])).ok()??;
+        let of_sos = || self.sos_command(&command_path(ALL)).ok()?;
+        let (_, all) = of_sos().or_else(|| self.bugtool(ALL).ok()?)?;
         // A last line without a newline is truncated.
         let mut lines = all.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let value = lines.find_map(|line| line.strip_prefix(&name)?.strip_prefix(" = "))?;
