@@ -137,7 +137,7 @@ impl Taken {
         count("TCP:").max(count("inuse")).saturating_add(count("tw")) >= all / 2
     }
 
-    /// Whether entries could not be added to the table of tracked connections since the first sample.
+    /// Whether entries of connections that are tracked were refused since the first sample.
     fn entries_were_refused(&self) -> bool {
         let failed = |number: u32| {
             let path = format!("sample-{number}/proc/net/stat/nf_conntrack");

@@ -44,11 +44,11 @@ pub fn page(report: &Report) -> String {
 }
 
 fn head(report: &Report) -> Markup {
-    let told = [&report.name, &report.time].into_iter().flatten().map(String::as_str);
+    let known = [&report.name, &report.time].into_iter().flatten().map(String::as_str);
     let version = format!("ringway doctor {}", report.version);
-    let told: Vec<&str> = told.chain([version.as_str()]).collect();
+    let known: Vec<&str> = known.chain([version.as_str()]).collect();
     html! {
-        p.aside { (told.join(" · ")) }
+        p.aside { (known.join(" · ")) }
         p {
             "This is " (report.host)
             @if let Some(kernel) = &report.kernel { ", Linux " (kernel) }

@@ -28,7 +28,7 @@ impl Fact for CpuWaits {
         Piece::All(<Span<CpuTimes> as Fact>::PIECES),
     ];
 
-    /// Without this evidence nobody waits: it excuses nothing.
+    /// Without this evidence no program waits, and nothing is excused.
     fn read(at: &Reader) -> Result<Self, Gap> {
         let mut by_process: BTreeMap<u64, f64> = BTreeMap::new();
         let busiest: Option<Span<Busiest>> = at.fact().ok();
@@ -71,8 +71,7 @@ mod tests {
 
     #[test]
     fn a_program_that_waits_lacks_a_cpu() {
-        let stat = "(a) R 1 7 7 0 -1 0 0 0 0 0 5 5 0 0 20 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 \
-                    0 0 0 0 0";
+        let stat = format!("(a) R 1 7 7 0 -1 0 0 0 0 0 5 5{}", " 0".repeat(28));
         let busiest = |waited: u64| format!("busiest: 1\n7 a network fair {waited} 7 {stat}\n");
         let pieces = [
             ("sample-1/monotonic", "1.0\n".to_owned()),

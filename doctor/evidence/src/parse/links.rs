@@ -1,5 +1,5 @@
-//! Details of interfaces, as `ip -d -j link show` prints them, and without `-j`, as in a sos report:
-//! of the latter, XDP programs and the ends of tunnels.
+//! Details of interfaces, as `ip -d -j link show` prints them, and without `-j`, as in a sos
+//! report: of the latter, XDP programs and the ends of tunnels.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -163,8 +163,8 @@ mod tests {
         assert!(port.is_port_with("isolated") && !port.is_port_with("learning"));
         let name = Some("xdp_drop".to_owned());
         assert_eq!(port.program(), Some(&Program { id: 9, name }));
-        let text = "1: lo: <UP> mtu 65536\n9: vx0@a: <UP> mtu 1450 qdisc\n    link/ether 0a:0b\n    \
-                    vxlan id 7 remote 2001:db8::1 dev a dstport 4789\n    prog/xdp id 9 name guard\n";
+        let text = "1: lo: <UP> mtu 65536\n9: vx0@a: <UP> mtu 1450 qdisc\n    link/ether 0a\n    \
+                    vxlan id 7 remote 2001:db8::1 dev a\n    prog/xdp id 9 name guard\n";
         let links = Links::parse(&Text::new("ip", text)).expect("sound");
         let tunnel = links.of("vx0").expect("it is there");
         assert_eq!(tunnel.is_over_ipv6(), Some(true));

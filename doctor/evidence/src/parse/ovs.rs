@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn ports_belong_to_the_bridge_above_them() {
-        let text = "netdev@ovs-netdev: hit:9 missed:3\n  ovs0:\n    ovs0 65534/1: (tap)\n    vif1.0 \
-                    1/2: (system)\n  ovs1:\n    vx 4/5: (vxlan: remote_ip=192.0.2.9)\n";
+        let text = "netdev@ovs-netdev: hit:9 missed:3\n  ovs0:\n    ovs0 65534/1: (tap)\n    \
+                    vif1.0 1/2: (system)\n  ovs1:\n    vx 4/5: (vxlan: remote_ip=192.0.2.9)\n";
         let read = SwitchPorts::parse(&Text::new("ovs-appctl", text)).expect("sound");
         assert_eq!(read.bridges["ovs0"], ["vif1.0"]);
         assert_eq!(read.bridges["ovs1"], ["vx"]);

@@ -295,8 +295,8 @@ fn takes_all(rule: &[&str]) -> bool {
     false
 }
 
-/// Whether a rule of `iptables -vnxL` takes all packets, perhaps of an interface: only a comment, or
-/// what it replies, follows the addresses.
+/// Whether a rule of `iptables -vnxL` takes all packets, perhaps of an interface: only a comment,
+/// or what it replies, follows the addresses.
 fn shows_all(rule: &[&str]) -> bool {
     let [_, protocol, _, _, _, from, to, more @ ..] = rule else { return false };
     let is_any = |address: &&str| ["0.0.0.0/0", "::/0"].contains(address);

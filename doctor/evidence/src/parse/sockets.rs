@@ -280,8 +280,8 @@ mod tests {
                       unacked=4 snd_cwnd=10 bytes_acked=5 bytes_received=6 busy_time=9000000 \
                       rwnd_limited=4500000 options=4\n";
         let tool = "0 2896 10.0.0.1:5001 10.0.0.2:4000 ts sack bbr wscale:7,7 \
-                    rtt:0.321/0.1 mss:1448 cwnd:10 bytes_acked:5 bytes_received:6 unacked:4 busy:9000ms \
-                    rwnd_limited:4500ms(50.0%)\n";
+                    rtt:0.321/0.1 mss:1448 cwnd:10 bytes_acked:5 bytes_received:6 unacked:4 \
+                    busy:9000ms rwnd_limited:4500ms(50.0%)\n";
         let read = |text: &str| Sockets::parse(&Text::new("t", text)).expect("sound").all.remove(0);
         let more = More { send_queue: 0, ..read(tool).more };
         assert_eq!(read(kernel), Socket { line: 2, more, ..read(tool) });

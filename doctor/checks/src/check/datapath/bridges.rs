@@ -216,8 +216,8 @@ fn floods(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
         Finding::new(Severity::Warning, nic, summary)
             .cause(format!(
                 "It does not know behind which port the destinations are: they never send, their \
-                 entries have expired, or the frames are for all or for a group.{groups} Each guest \
-                 takes and drops what others get."
+                 entries have expired, or the frames are for all or for a group.{groups} Each \
+                 guest takes and drops what others get."
             ))
             .quote(quotes.map(|(_, text)| text.quote(1)))
             .confidence(Confidence::Medium)
@@ -255,7 +255,8 @@ fn dropped(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
     Some(
         Finding::new(Severity::Note, nic, summary)
             .loses(format!(
-                "about {rate:.0} packets a second between ports of {nic} die in the policy of {chain}"
+                "about {rate:.0} packets a second between ports of {nic} die in the policy of \
+                 {chain}"
             ))
             .cause(
                 "br_netfilter passes bridged frames to the IP rules, where no rule allows these. \

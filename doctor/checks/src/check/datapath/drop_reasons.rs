@@ -151,8 +151,8 @@ const MEANINGS: [Meaning; 52] = [
 /// Functions that drop without a reason what may be missed.
 const DEAD_ENDS: [&str; 2] = ["ip_error", "nf_hook_slow"];
 
-/// Functions to which an answered ping comes that a raw socket has taken already: its copy here has
-/// no socket.
+/// Functions that drop the reply to a ping which a raw socket has taken already: this copy has no
+/// socket.
 const ECHOES: [&str; 3] = ["icmp_rcv", "icmpv6_rcv", "ping_rcv"];
 
 /// The purposes of functions that drop without a reason, or on kernels without reasons.
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_that_was_answered_is_no_drop() {
+    fn the_reply_to_a_ping_is_no_drop() {
         let found = found("initial", &[("NO_SOCKET", "icmp_rcv", 1000)]);
         assert_eq!(found[0].severity, Severity::Ok, "{found:#?}");
     }

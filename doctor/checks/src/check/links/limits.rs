@@ -157,7 +157,8 @@ fn reached(limit: &Limit, moved: Option<&Moved>, span: &Span<NicCounters>) -> Op
         .quote(moved.map(|moved| span.text.quote(moved.line)))
         .confidence(Confidence::Medium);
     let text = "If it is not intended, remove it where it was set: in the toolstack (the vif's \
-                rate, or rate and rate-rx of ringway), in libvirt (<bandwidth>), with tc, or in Open vSwitch.";
+                rate, or rate and rate-rx of ringway), in libvirt (<bandwidth>), with tc, or in \
+                Open vSwitch.";
     let finding = finding.advise(match &limit.remedy {
         Remedy::Change(change) => Advice::by_change(text, [change.clone()]),
         Remedy::Command(command) => Advice::by_hand(text, &[command]),

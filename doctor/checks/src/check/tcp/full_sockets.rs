@@ -31,7 +31,7 @@ facts! {
 
 /// Dropped datagrams per second from which they are more than occasional bursts.
 const DROPS_MIN: f64 = 5.0;
-/// Bytes that wait in a packet socket in both samples, from which nobody reads it.
+/// Bytes that wait in a packet socket in both samples, from which no program reads it.
 const CAPTURED_MIN: u64 = 64 << 10;
 /// Sockets that are named.
 const REPORTED_MAX: usize = 4;
@@ -103,7 +103,7 @@ fn captured(facts: &Facts, span: &Span<PacketSockets>) -> Vec<Finding> {
                 .quote([span.text.quote(after.line)])
                 .confidence(Confidence::Medium)
                 .advise(Advice::by_hand(
-                    "If nobody needs the capture any more, end the program.",
+                    "If no one needs the capture any more, end the program.",
                     &["ss -0np"],
                 )),
         );
@@ -158,7 +158,7 @@ mod tests {
     use ringway_evidence::fact::Host;
 
     #[test]
-    fn a_capture_that_nobody_reads_has_an_owner() {
+    fn a_capture_that_is_not_read_has_an_owner() {
         let found = |before: u64| {
             let table = |waiting: u64| {
                 format!(

@@ -107,8 +107,8 @@ fn judge(facts: &Facts, nic: &str, lower: &str) -> Result<Option<Finding>, Gap> 
             "{nic} needs {need} bytes with its headers, but {lower} below it takes {below}"
         );
         let cause = "A tunnel encapsulates each frame: VXLAN and Geneve add 50 bytes, WireGuard \
-                     60, each 20 more over IPv6, GRE 24, IP in IP 20. What does not fit is split into \
-                     two packets, which costs both ends, or dropped.";
+                     60, each 20 more over IPv6, GRE 24, IP in IP 20. What does not fit is split \
+                     into two packets, which costs both ends, or dropped.";
         (summary, cause)
     };
     let finding = Finding::new(Severity::Warning, nic, summary)

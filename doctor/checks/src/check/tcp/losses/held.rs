@@ -12,8 +12,8 @@ const PART_MIN: f64 = 0.001;
 const RESENT_MIN: u64 = 5;
 /// Part of the time in which it had something to send and nothing else held it.
 const BUSY: f64 = 0.5;
-/// So many times the shortest round trip is one with a queue in it: then the narrowest link is full,
-/// and its losses are how TCP finds that.
+/// So many times the shortest round trip is one with a queue in it: then the narrowest link is
+/// full, and its losses are how TCP finds that.
 const QUEUED: f64 = 1.5;
 /// Shorter round trips vary more by the load of the hosts than by queues.
 const RTT_MS_MIN: f64 = 0.1;
@@ -38,8 +38,8 @@ pub(super) fn by_loss(facts: &Facts) -> Option<Finding> {
     let finding = Finding::new(Severity::Warning, format!("{RESENT} to {}", socket.peer), summary)
         .cause(format!(
             "It always had data to send, and neither window nor buffer held it. A round trip takes \
-             {rtt_ms:.1} ms, hardly more than the shortest ({least_ms:.1} ms): no queue is full, so \
-             this is no loss by which TCP finds its rate. A link with errors, a limit that drops, \
+             {rtt_ms:.1} ms, hardly more than the shortest ({least_ms:.1} ms): no queue is full, \
+             so this is no loss by which TCP finds its rate. A link with errors, a limit that drops, \
              or a short queue on the path."
         ))
         .quote([span.text.quote(socket.line)])
