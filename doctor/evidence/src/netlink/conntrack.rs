@@ -1,6 +1,6 @@
 //! Which ports a NAT uses, from the kernel's table of tracked connections (ctnetlink).
 //!
-//! The layouts are those of `linux/netfilter/nfnetlink.h` and `nfnetlink_conntrack.h`.
+//! The layouts are those of the kernel's headers of nfnetlink and of its part for connections.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -39,8 +39,8 @@ pub(super) fn by_loss(facts: &Facts) -> Option<Finding> {
         .cause(format!(
             "It always had data to send, and neither window nor buffer held it. A round trip takes \
              {rtt_ms:.1} ms, hardly more than the shortest ({least_ms:.1} ms): no queue is full, \
-             so this is no loss by which TCP finds its rate. A link with errors, a limit that drops, \
-             or a short queue on the path."
+             so this is no loss by which TCP finds its rate. A link with errors, a limit that \
+             drops, or a short queue on the path."
         ))
         .quote([span.text.quote(socket.line)])
         .confidence(Confidence::Medium)
