@@ -48,6 +48,8 @@ pub struct Dropping {
 
 const VERDICTS: [&str; 2] = ["drop", "reject"];
 const JUMPS: [&str; 2] = ["jump", "goto"];
+/// Words before the name of an interface, in rules of `nft` and of `iptables`.
+const INTERFACES: [&str; 6] = ["iif", "iifname", "oif", "oifname", "-i", "-o"];
 
 impl Counters for Rules {
     fn parse(text: &Text) -> Result<Rules, Gap> {
@@ -143,7 +145,12 @@ impl Rules {
         let plain =
             [words.get(..at).unwrap_or_default(), words.get(at + 5..).unwrap_or_default()].concat();
         let rule = format!("{chain}: {}", plain.join(" "));
-        self.add(rule, Dropping { packets, line, is_default: takes_all(&plain) });
+        let is_default = takes_all(&plain);
+        if is_default && !plain.iter().any(|word| INTERFACES.contains(word)) {
+            // Nothing reaches the policy behind it.
+            self.uncounted.remove(&format!("{chain}: policy drop"));
+        }
+        self.add(rule, Dropping { packets, line, is_default });
     }
 
     /// Parses the output of `iptables-save -c`.
@@ -276,7 +283,7 @@ fn takes_all(rule: &[&str]) -> bool {
         match word {
             "-j" => return true,
             verdict if VERDICTS.contains(&verdict) => return true,
-            "iif" | "iifname" | "oif" | "oifname" | "-i" | "-o" => drop(words.next()),
+            name if INTERFACES.contains(&name) => drop(words.next()),
             "log" | "-m" => match words.next() {
                 Some("prefix" | "comment") => {
                     // As far as the end of what stands in quotes, or the only word.
@@ -349,6 +356,9 @@ mod tests {
         let uncounted: Vec<&str> = read.uncounted.keys().map(String::as_str).collect();
         let map = "inet t c: counter packets 3 bytes 1 tcp dport vmap { 1 : drop, 2 : accept }";
         assert_eq!(uncounted, [map, "inet t c: policy drop", "inet t c: udp dport 9 drop"]);
+        let counted = text.replace("iifname \"eth0\" counter", "counter");
+        let counted = Rules::parse(&Text::new("nft", counted)).expect("sound");
+        assert!(!counted.uncounted.contains_key("inet t c: policy drop"), "{counted:?}");
         let default = |read: &Rules| -> Vec<bool> {
             read.dropping.values().map(|one| one.is_default).collect()
         };
