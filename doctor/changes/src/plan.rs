@@ -69,6 +69,22 @@ pub fn proposals<'a>(
     Ok(all)
 }
 
+/// Changes of findings for which the host has none that can be made, and why: a program that is
+/// asked for them must say so.
+pub fn impossible<'a>(
+    findings: impl IntoIterator<Item = &'a Finding>,
+) -> impl Iterator<Item = (Proposal, String)> {
+    let is_none = |finding: &&Finding| finding.advice.iter().all(|one| one.changes.is_empty());
+    findings.into_iter().filter(is_none).flat_map(|finding| {
+        let advice = finding.advice.iter().find(|advice| !advice.left_out.is_empty());
+        let left_out = advice.into_iter().flat_map(|advice| &advice.left_out);
+        left_out.map(|(change, why)| {
+            let (check, reason) = (finding.check.clone(), finding.summary.clone());
+            (Proposal { check, reason, change: change.clone() }, why.clone())
+        })
+    })
+}
+
 /// Compares proposals with the current settings. `admin_links` are the interfaces over which an
 /// administrator may be logged in.
 pub fn plan(

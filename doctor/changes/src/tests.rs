@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::emit::{Format, emit, rivals};
 use super::journal::{Entry, Journal, State, Step, Transaction, latest, list, read};
 use super::persist::{Removed, files, forget, overridden, persist};
-use super::plan::{Disruption, Plan, Proposal, plan, proposals};
+use super::plan::{Disruption, Plan, Proposal, impossible, plan, proposals};
 use super::settings::Settings;
 use super::{Apply, ApplyError, Outcome, Progress, undo};
 use ringway_checks::finding::{Advice, Change, Finding, Knob, Purpose, Severity};
@@ -327,4 +327,19 @@ fn other_tools_get_the_same_changes() {
     let libvirt = emit(&entries, Format::Libvirt);
     assert!(libvirt.contains("<mtu size=\"9000\"/>"), "{libvirt}");
     assert_eq!(libvirt.matches("-->").count(), libvirt.matches("<!--").count(), "{libvirt}");
+}
+
+#[test]
+fn a_change_that_cannot_be_made_here_is_refused_with_the_reason() {
+    let [(knob, _, old, new), ..] = knobs();
+    let mut advice = Advice::by_change("do", Change::replace(knob, Some(old.to_owned()), new));
+    advice.leave_out(|_| Some("it is mounted read-only".to_owned()));
+    let findings = [Finding::new(Severity::Problem, "a", "small").advise(advice)];
+    assert!(proposals(&findings).expect("none").is_empty());
+    let refused: Vec<(Proposal, String)> = impossible(&findings).collect();
+    assert_eq!(refused.len(), 1, "{refused:#?}");
+    assert_eq!(
+        (refused[0].0.reason.as_str(), refused[0].1.as_str()),
+        ("small", "it is mounted read-only")
+    );
 }

@@ -124,20 +124,23 @@ pub struct Advice {
     /// What the commands do, in typed form. If there are any, the commands derive from them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
+    /// Changes that cannot be made where the evidence is from, and why; the text says it.
+    #[serde(skip)]
+    pub left_out: Vec<(Change, String)>,
 }
 
 impl Advice {
     /// An action for an administrator.
     pub fn by_hand(text: impl Into<String>, commands: &[&str]) -> Advice {
         let commands = commands.iter().map(|command| (*command).to_owned()).collect();
-        Advice { text: text.into(), commands, changes: Vec::new() }
+        Advice { text: text.into(), commands, changes: Vec::new(), left_out: Vec::new() }
     }
 
     /// An action for a program; the commands derive from the changes.
     pub fn by_change(text: impl Into<String>, changes: impl IntoIterator<Item = Change>) -> Advice {
         let changes: Vec<Change> = changes.into_iter().collect();
         let commands = changes.iter().map(Change::command).collect();
-        Advice { text: text.into(), commands, changes }
+        Advice { text: text.into(), commands, changes, left_out: Vec::new() }
     }
 
     /// Removes changes that cannot be made where the evidence is from, and says so. `refused`
@@ -159,6 +162,7 @@ impl Advice {
                     self.text += &format!(
                         " This cannot be done here, because {why}. Where it can: {command}"
                     );
+                    self.left_out.push((change, why));
                 }
             }
         }

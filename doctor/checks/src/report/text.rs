@@ -166,7 +166,8 @@ fn of_finding(check: &Check, finding: &Finding, detail: Detail, said: &str) -> S
     text
 }
 
-fn mark(severity: Severity) -> &'static str {
+/// The sign of a severity, at the beginning of a line.
+pub fn mark(severity: Severity) -> &'static str {
     match severity {
         Severity::Ok => "[✓]",
         Severity::Unknown => "[?]",

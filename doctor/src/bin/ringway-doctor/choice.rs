@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use ringway_doctor::changes::guard;
 use ringway_doctor::changes::journal::{DIRECTORY, Entry};
-use ringway_doctor::changes::plan::{Disruption, Plan, plan, proposals};
+use ringway_doctor::changes::plan::{Disruption, Plan, impossible, plan, proposals};
 use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Knob, Severity};
@@ -64,7 +64,9 @@ impl Choice {
         let proposals = proposals(findings.iter()).map_err(anyhow::Error::msg)?;
         let disruption =
             if self.allow_disruptive { Disruption::Allowed } else { Disruption::Refused };
-        Ok(plan(&Settings::live(), proposals, disruption, &guard::admin_links()))
+        let mut plan = plan(&Settings::live(), proposals, disruption, &guard::admin_links());
+        plan.refused.extend(impossible(findings.iter()));
+        Ok(plan)
     }
 }
 

@@ -14,7 +14,7 @@ use ringway_doctor::evidence::namespaces::{Namespace, Namespaces};
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Severity, shell_word};
 use ringway_doctor::report::Report;
-use ringway_doctor::report::text::{Detail, render};
+use ringway_doctor::report::text::{Detail, mark, render};
 use ringway_terminal::output::{print, print_json};
 use serde::Serialize;
 
@@ -119,17 +119,21 @@ fn check(args: &Doctor) -> Result<Everywhere> {
 impl Everywhere {
     fn text(&self, is_verbose: bool) -> String {
         let detail = if is_verbose { Detail::Full } else { Detail::Terse };
+        // First a line for each, as most of a hundred are well.
         let mut text = String::new();
         for Place { netns, report } in &self.namespaces {
-            let is_well = report.worst <= Severity::Note && report.is_conclusive;
-            if is_well && detail == Detail::Terse {
-                let _ = writeln!(text, "[✓] Network namespace {netns}: {}\n", report.verdict);
-            } else {
-                let _ = writeln!(text, "Network namespace {netns}\n\n{}", render(report, detail));
-            }
+            let is_unsure = report.worst <= Severity::Note && !report.is_conclusive;
+            let worst = if is_unsure { Severity::Unknown } else { report.worst };
+            let _ = writeln!(text, "{} {netns}: {}", mark(worst), report.verdict);
         }
         for Missed { netns, why } in &self.not_checked {
-            let _ = writeln!(text, "[?] Network namespace {netns} was not checked: {why}");
+            let _ = writeln!(text, "[?] {netns} was not checked: {why}");
+        }
+        for Place { netns, report } in &self.namespaces {
+            let is_well = report.worst <= Severity::Note && report.is_conclusive;
+            if !is_well || is_verbose {
+                let _ = write!(text, "\nNetwork namespace {netns}\n\n{}", render(report, detail));
+            }
         }
         text
     }
