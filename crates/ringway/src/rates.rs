@@ -78,6 +78,28 @@ pub(crate) fn rate_table(rates: &[QueueRate]) -> String {
     table::render(&RATE_HEAD, rows)
 }
 
+/// The rates in at most so many columns of a terminal: whole columns of the table are left out, and
+/// no number is cut. The last three stay in any case.
+pub(crate) fn rate_table_within(rates: &[QueueRate], columns: usize) -> String {
+    let mut kept: Vec<usize> = (0..RATE_HEAD.len()).collect();
+    let mut left_out = LEFT_OUT.iter();
+    loop {
+        let head: Vec<&str> = kept.iter().map(|at| RATE_HEAD[*at]).collect();
+        let row = |rate| {
+            let row = rate_row(rate);
+            kept.iter().map(|at| row[*at].clone()).collect()
+        };
+        let text = table::render(&head, rates.iter().map(row));
+        let fits = text.lines().all(|line| line.chars().count() <= columns);
+        let Some(next) = left_out.next().filter(|_| !fits) else { return text };
+        kept.retain(|at| RATE_HEAD[*at] != *next);
+    }
+}
+
+/// The columns that a narrow terminal does not get, the first one first.
+const LEFT_OUT: [&str; 7] =
+    ["KIND", ">WORKER", "GUEST", ">TX PPS", ">RX PPS", ">QUEUE", ">DROPS/S"];
+
 /// The columns of [`rate_row`].
 const RATE_HEAD: [&str; 10] = [
     "VIF",
@@ -115,6 +137,29 @@ mod tests {
     use ringway_control::VifStatus;
 
     use super::*;
+
+    #[test]
+    fn a_narrow_terminal_gets_fewer_columns_and_no_part_of_a_number() {
+        let rate = QueueRate {
+            vif: "vif12.0".to_owned(),
+            kind: "virtio".to_owned(),
+            guest: "database".to_owned(),
+            queue: 3,
+            worker: 1,
+            tx_packets_per_second: 123_456.0,
+            tx_bits_per_second: 1.16e9,
+            rx_packets_per_second: 98_765.0,
+            rx_bits_per_second: 9.41e9,
+            drops_per_second: 7.0,
+        };
+        let wide = rate_table_within(std::slice::from_ref(&rate), 200);
+        assert_eq!(wide, rate_table(std::slice::from_ref(&rate)));
+        for columns in [30, 40, 60, 80] {
+            let text = rate_table_within(std::slice::from_ref(&rate), columns);
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{text}");
+            assert!(text.contains("1.16 G") && text.contains("9.41 G"), "{columns}:\n{text}");
+        }
+    }
 
     fn reading(at: Instant, tx_bytes: u64) -> Reading {
         let queue = QueueStatus { tx_bytes, ..QueueStatus::default() };

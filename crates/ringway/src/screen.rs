@@ -63,10 +63,14 @@ impl Screen {
         skipped: usize,
         foot: &str,
     ) -> io::Result<()> {
+        write(&frame(self.size(), title, table, skipped, foot))
+    }
+
+    /// The lines and columns of the terminal.
+    pub(crate) fn size(&self) -> (usize, usize) {
         let size = tcgetwinsize(io::stdout()).ok();
         let size = size.map(|size| (usize::from(size.ws_row), usize::from(size.ws_col)));
-        let size = size.filter(|(lines, columns)| *lines > 0 && *columns > 0);
-        write(&frame(size.unwrap_or(SIZE_DEFAULT), title, table, skipped, foot))
+        size.filter(|(lines, columns)| *lines > 0 && *columns > 0).unwrap_or(SIZE_DEFAULT)
     }
 
     /// The keys that were pressed since the last call, once standard input is readable. Its end is

@@ -12,7 +12,7 @@ use ringway_terminal::options::number;
 use ringway_terminal::output::print;
 use ringway_terminal::stop::Stop;
 
-use crate::rates::{self, QueueRate, Reading, rate_table};
+use crate::rates::{self, QueueRate, Reading, rate_table, rate_table_within};
 use crate::screen::{Key, Screen};
 use crate::target::Target;
 
@@ -191,7 +191,8 @@ impl View {
 
     fn draw(&self, screen: &Screen) -> io::Result<()> {
         let title = self.trouble.as_deref().unwrap_or(&self.summary);
-        screen.draw(title, &rate_table(&self.rates), self.first_row, KEYS)
+        let table = rate_table_within(&self.rates, screen.size().1);
+        screen.draw(title, &table, self.first_row, KEYS)
     }
 }
 
