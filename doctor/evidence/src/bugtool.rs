@@ -33,7 +33,6 @@ pub(crate) fn uptime(inventory: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::Source;
     use crate::fact::{Host, Interfaces, Mtus, Offloads, Span, SwitchBridges};
     use crate::parse::qdisc::Qdiscs;

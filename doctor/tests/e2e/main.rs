@@ -3,6 +3,7 @@
 
 mod applied;
 mod everywhere;
+mod gathered;
 mod knobs;
 mod narrow;
 mod persisted;

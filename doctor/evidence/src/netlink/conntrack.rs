@@ -73,7 +73,7 @@ pub(crate) fn translations() -> io::Result<String> {
         if is_late { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     let mut all: Vec<_> = used.into_iter().filter(|(_, used)| used.is_translated).collect();
-    all.sort_by(|a, b| b.1.count.cmp(&a.1.count));
+    all.sort_by_key(|(_, used)| std::cmp::Reverse(used.count));
     all.truncate(RECORDED_MAX);
     let lines: Vec<String> = all
         .iter()
