@@ -33,6 +33,7 @@ pub fn page(report: &Report) -> String {
                     @for remark in &report.remarks { p.remark { "Note: " (remark) "." } }
                     (wrong(report))
                     @for group in GROUPS { (of_group(report, group)) }
+                    (guests(report))
                     (skipped(report))
                     (missed(report))
                     (sources(report))
@@ -136,6 +137,17 @@ fn of_advice(advice: &Advice) -> Markup {
     html! {
         p { "→ " (advice.text) }
         @if !advice.commands.is_empty() { pre { (advice.commands.join("\n")) } }
+    }
+}
+
+fn guests(report: &Report) -> Markup {
+    html! {
+        @if !report.guests.is_empty() {
+            h2 { "Guests" }
+            @for guest in &report.guests {
+                p { span.mark { (word(guest.worst)) } " " (guest.line()) }
+            }
+        }
     }
 }
 

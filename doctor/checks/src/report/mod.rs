@@ -1,6 +1,7 @@
 //! What the doctor says of a host, for programs; [`text`] shows the same to people.
 
 mod diff;
+mod guests;
 mod html;
 mod rank;
 mod scope;
@@ -11,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use diff::{Changed, Diff, RanOnce};
+pub use guests::Guest;
 pub use html::page;
 pub use scope::{CheckOutcome, How, Scope};
 pub use skip::{Skipped, Skips};
@@ -61,6 +63,9 @@ pub struct Report {
     /// The most serious first, and causes before what follows from them. A check that does not
     /// apply to this host has none.
     pub findings: Vec<Finding>,
+    /// The interfaces of guests, if all checks ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<Guest>,
     /// Known findings from a skip list. They do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
@@ -94,6 +99,7 @@ impl Report {
             verdict: verdict(&findings, &scope),
             scope,
             remarks: remarks(host),
+            guests: if only.is_empty() { guests::guests(host, &findings) } else { Vec::new() },
             findings,
             skipped: Vec::new(),
         }

@@ -31,9 +31,29 @@ pub fn render(report: &Report, detail: Detail) -> String {
             let _ = write!(text, "\n{}\n{body}", group.title());
         }
     }
+    text += &guests(report);
     text += &skipped(report);
     text += &missed(report, detail);
     let _ = write!(text, "\n{}\n", report.verdict);
+    text
+}
+
+/// Guests that the text lists.
+const GUESTS_MAX: usize = 16;
+
+/// A line for each guest's interface.
+fn guests(report: &Report) -> String {
+    let mut text = String::new();
+    for guest in report.guests.iter().take(GUESTS_MAX) {
+        if text.is_empty() {
+            text += "\nGuests\n";
+        }
+        let _ = writeln!(text, "  {} {}", mark(guest.worst), guest.line());
+    }
+    let more = report.guests.len().saturating_sub(GUESTS_MAX);
+    if more > 0 {
+        let _ = writeln!(text, "      and {more} more, see --json");
+    }
     text
 }
 
