@@ -55,7 +55,8 @@ pub(crate) struct LentPages<M> {
 impl<M: ForeignMemory + Send + 'static> Lending<M> {
     pub(crate) fn new(peer: DomId, memory: M, counters: Arc<QueueCounters>) -> Lending<M> {
         let lent = Arc::new(LentPages::new(peer, memory));
-        let as_pages: Arc<dyn Pages> = Arc::clone(&lent) as _;
+        let pages = Arc::clone(&lent);
+        let as_pages: Arc<dyn Pages> = pages;
         let unanswered = Vec::with_capacity(TX_RING_SLOTS);
         Lending { as_pages, pages: lent, lender: None, unanswered, pause: 0, counters }
     }
