@@ -36,22 +36,28 @@ const FIGURES: [(&str, &str); 5] = [
 
 /// One round: each number of vifs.
 pub(crate) fn round(options: &Options, report: &mut Report) {
-    for vifs in SIZES {
-        let cases = FIGURES.map(|(what, unit)| {
+    let mut cases = Vec::new();
+    for (what, unit) in FIGURES {
+        cases.extend(SIZES.map(|vifs| {
             Case::new("lifetimes", what, unit, Better::Less).in_column(format!("{vifs} vifs"))
-        });
-        if !cases.iter().any(|case| options.wants(&case.name)) {
-            continue;
-        }
-        match Ringway::find(options.ringway.as_deref()) {
-            Err(missing) => report.skip("lifetimes", "ringway", &missing),
-            Ok(ringway) => report.measure_all(&cases, "ringway", || lifetime(&ringway, vifs)),
-        }
+        }));
+    }
+    if !cases.iter().any(|case| options.wants(&case.name)) {
+        return;
+    }
+    match Ringway::find(options.ringway.as_deref()) {
+        Err(missing) => report.skip("lifetimes", "ringway", &missing),
+        Ok(ringway) => report.measure_all(&cases, "ringway", || {
+            let [few, more, many] = SIZES.map(|vifs| lifetime(&ringway, vifs));
+            let lifetimes = [few?, more?, many?];
+            let figures = 0..FIGURES.len();
+            Ok(figures.flat_map(|figure| lifetimes.each_ref().map(|all| all[figure])).collect())
+        }),
     }
 }
 
 /// Starts a host with a number of vifs, kills its backend once and ends it.
-fn lifetime(ringway: &Ringway, vifs: usize) -> Result<Vec<f64>> {
+fn lifetime(ringway: &Ringway, vifs: usize) -> Result<[f64; FIGURES.len()]> {
     let base_kib = {
         let small = ringway.run(&description(1))?;
         own_memory_kib(small.backend()?.pid)?
@@ -78,7 +84,7 @@ fn lifetime(ringway: &Ringway, vifs: usize) -> Result<Vec<f64>> {
     let stop = begun.elapsed();
     let each = f64::from(u32::try_from(vifs)?);
     let times = [start, resume, stop].map(|time| time.as_secs_f64() * 1e3 / each);
-    Ok(Vec::from([times[0], times[1], times[2], memory_kib / each, slowest.as_secs_f64() * 1e3]))
+    Ok([times[0], times[1], times[2], memory_kib / each, slowest.as_secs_f64() * 1e3])
 }
 
 /// Waits until another backend serves all queues.
