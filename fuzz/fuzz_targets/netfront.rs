@@ -17,7 +17,7 @@ use ringway_datapath::{
     QueueCounters, QueueDown, Woken,
 };
 use ringway_fuzz::Input;
-use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, end_pages, check_fresh, scribble};
+use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, end_pages, scribble};
 use ringway_hypervisor::ForeignPage;
 use ringway_loopback::{LoopbackEvent, LoopbackGrants};
 use ringway_netfront::{Slabs, VifQueue};
