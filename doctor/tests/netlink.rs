@@ -286,8 +286,9 @@ fn without_tools() -> Outcome {
     let quoted = |id: &str| -> Vec<String> {
         let check = CATALOGUE.iter().find(|check| check.id == id).expect("it is there");
         let findings = check.run(&host).into_iter();
-        let wrong = findings.filter(|finding| finding.severity >= Severity::Warning);
-        wrong.flat_map(|finding| finding.evidence.into_iter().map(|quote| quote.file)).collect()
+        // Where all CPUs are full, D11 is only a note.
+        let said = findings.filter(|finding| finding.severity >= Severity::Note);
+        said.flat_map(|finding| finding.evidence.into_iter().map(|quote| quote.file)).collect()
     };
     assert!(quoted("D13").contains(&format!("netlink/{VIF}/features")), "{:?}", quoted("D13"));
     assert!(quoted("D11").contains(&"netlink/connections".to_owned()), "{:?}", quoted("D11"));

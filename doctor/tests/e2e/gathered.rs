@@ -3,9 +3,11 @@
 
 use std::process::Stdio;
 
-use ringway_e2e::pair::{Pair, TOOLS, Traffic, inside, ok, until};
+use ringway_e2e::pair::{Pair, TOOLS, Traffic, inside, ok, text, until};
 use ringway_e2e::shared_turn;
 use serde_json::Value;
+
+use crate::knobs::skipped;
 
 /// A packet socket that is not read.
 const CAPTURE: &str = "\
@@ -18,7 +20,9 @@ time.sleep(600) # waits: it reads nothing\n\
 const FLOOD: &str = "\
 import socket\n\
 s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
-while 1: s.sendto(b'x'*900,('10.98.0.1',9))\n\
+while 1:\n\
+\x20try: s.sendto(b'x'*900,('10.98.0.1',9))\n\
+\x20except OSError: pass\n\
 ";
 /// Sixteen connections through a NAT that has as many ports for twice as many.
 const OPEN: &str = "\
@@ -45,9 +49,9 @@ fn found(pair: &Pair) -> Vec<(String, String, String)> {
     let line = format!("{checks} --interval 2 --json");
     let output = pair.doctor(&pair.host, &line).output().expect("it starts");
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let findings = report["findings"].as_array().expect("a list").iter();
-    let of = |one: &Value| (text(&one["check"]), text(&one["severity"]), text(&one["summary"]));
+    let of = |one: &Value| (word(&one["check"]), word(&one["severity"]), word(&one["summary"]));
     findings.map(of).collect()
 }
 
@@ -80,5 +84,40 @@ fn causes_are_seen_on_a_live_host() {
             && has(&all, "D43", "warning", "udp dport 9 drop")
             && has(&all, "D43", "unknown", "udp dport 7 drop")
             && has(&all, "D47", "warning", "python3 (process")
+    });
+}
+
+#[test]
+fn frames_that_the_forward_policy_drops_are_in_the_verdict() {
+    let Some(_turn) = shared_turn(&[&TOOLS[..], &["nft", "python3"]].concat()) else { return };
+    let Some(pair) = Pair::new("fwd") else { return };
+    let switch = "net.bridge.bridge-nf-call-iptables";
+    if !pair.on_host(&format!("sysctl -qw {switch}=1")).status().is_ok_and(|one| one.success()) {
+        return skipped("no br_netfilter");
+    }
+    // Its guest is the second one on the bridge.
+    let Some(other) = Pair::apart("oth") else { return };
+    for line in [
+        "ip link add br0 type bridge".to_owned(),
+        format!("ip link add vif2.0 type veth peer name eth0 netns {}", other.guest),
+        "ip link set vif1.0 master br0".to_owned(),
+        "ip link set vif2.0 master br0".to_owned(),
+        "ip link set vif1.0 up".to_owned(),
+        "ip link set vif2.0 up".to_owned(),
+        "ip link set br0 up".to_owned(),
+        "nft add table ip filter".to_owned(),
+        "nft add chain ip filter FORWARD { type filter hook forward priority 0 ; policy drop ; }"
+            .to_owned(),
+    ] {
+        ok(&mut pair.on_host(&line));
+    }
+    ok(inside(&other.guest, "ip addr add 10.98.0.1/24 dev eth0"));
+    ok(inside(&other.guest, "ip link set eth0 up"));
+    let _flood = python(&pair.guest, FLOOD);
+    until("the verdict says it", || {
+        let output = pair.doctor(&pair.host, "--check D42 --interval 2").output();
+        let output = output.expect("it starts");
+        let said = text(&output.stdout);
+        output.status.success() && said.contains("die in the policy of ip filter FORWARD")
     });
 }
