@@ -1,6 +1,6 @@
 //! `/proc/net/stat/nf_conntrack`: failures to track connections. Ports that a NAT uses.
 
-use super::{Counters, reply_lines};
+use super::{Counters, of_cpus, reply_lines};
 use crate::{Gap, Text};
 
 /// Sums over all CPUs. They are 32 bits wide and wrap.
@@ -18,27 +18,14 @@ pub struct Conntrack {
 
 impl Counters for Conntrack {
     fn parse(text: &Text) -> Result<Conntrack, Gap> {
-        let head = text.lines().next().map(|(_, line)| line).unwrap_or_default();
-        let names: Vec<&str> = head.split_whitespace().collect();
-        let column = |name: &str| {
-            let index = names.iter().position(|known| *known == name);
-            index.ok_or_else(|| text.unreadable(Some(1), format!("expected a column {name}")))
-        };
-        let columns = [column("insert_failed")?, column("drop")?, column("early_drop")?];
+        let rows = of_cpus(text, ["insert_failed", "drop", "early_drop"])?;
         let mut sums = [0_u32; 3];
-        let mut lines = 0;
-        for (line, row) in text.lines().skip(1) {
-            lines += 1;
-            let words: Vec<&str> = row.split_whitespace().collect();
-            for (sum, index) in sums.iter_mut().zip(columns) {
-                let word = words.get(index).copied().unwrap_or_default();
-                let value = u32::from_str_radix(word, 16);
-                let value = value.map_err(|_| {
-                    text.unreadable(Some(line), "expected columns of hexadecimal digits")
-                })?;
-                *sum = sum.wrapping_add(value);
+        for row in &rows {
+            for (sum, value) in sums.iter_mut().zip(row) {
+                *sum = sum.wrapping_add(*value);
             }
         }
+        let lines = rows.len();
         let [insert_failed, drop, early_drop] = sums;
         Ok(Conntrack { insert_failed, drop, early_drop, lines })
     }

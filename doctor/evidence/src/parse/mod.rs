@@ -73,6 +73,30 @@ fn reply_lines<'a>(text: &'a Text, name: &str) -> Result<Option<Vec<(usize, &'a 
     }
 }
 
+/// Columns of a table of hexadecimal numbers by their names in its head, a row for each CPU.
+fn of_cpus<const N: usize>(text: &Text, wanted: [&str; N]) -> Result<Vec<[u32; N]>, Gap> {
+    let head = text.lines().next().map(|(_, line)| line).unwrap_or_default();
+    let names: Vec<&str> = head.split_whitespace().collect();
+    let mut columns = [0; N];
+    for (column, name) in columns.iter_mut().zip(wanted) {
+        let index = names.iter().position(|known| *known == name);
+        *column =
+            index.ok_or_else(|| text.unreadable(Some(1), format!("expected a column {name}")))?;
+    }
+    let row = |(line, row): (usize, &str)| {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let mut numbers = [0; N];
+        for (number, column) in numbers.iter_mut().zip(columns) {
+            let word = words.get(column).copied().unwrap_or_default();
+            let why = "expected columns of hexadecimal digits";
+            *number =
+                u32::from_str_radix(word, 16).map_err(|_| text.unreadable(Some(line), why))?;
+        }
+        Ok(numbers)
+    };
+    text.lines().skip(1).map(row).collect()
+}
+
 /// The next word of a line as a number.
 fn next_number<'a>(
     words: &mut impl Iterator<Item = &'a str>,

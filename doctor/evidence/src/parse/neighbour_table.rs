@@ -1,6 +1,6 @@
 //! `/proc/net/stat/arp_cache` and `ndisc_cache`: the tables of neighbours of the whole machine.
 
-use super::Counters;
+use super::{Counters, of_cpus};
 use crate::{Gap, Text};
 
 /// One of them.
@@ -14,24 +14,11 @@ pub struct NeighbourTable {
 
 impl Counters for NeighbourTable {
     fn parse(text: &Text) -> Result<NeighbourTable, Gap> {
-        let head = text.lines().next().map(|(_, line)| line).unwrap_or_default();
-        let names: Vec<&str> = head.split_whitespace().collect();
-        let column = |name: &str| {
-            let index = names.iter().position(|known| *known == name);
-            index.ok_or_else(|| text.unreadable(Some(1), format!("expected a column {name}")))
-        };
-        let (entries, full) = (column("entries")?, column("table_fulls")?);
         let mut table = NeighbourTable::default();
-        for (line, row) in text.lines().skip(1) {
-            let words: Vec<&str> = row.split_whitespace().collect();
-            let number = |at: usize| {
-                let word = words.get(at).copied().unwrap_or_default();
-                let why = "expected columns of hexadecimal digits";
-                u32::from_str_radix(word, 16).map_err(|_| text.unreadable(Some(line), why))
-            };
+        for [entries, full] in of_cpus(text, ["entries", "table_fulls"])? {
             // Each line has the number of all CPUs.
-            table.entries = u64::from(number(entries)?);
-            table.full = table.full.wrapping_add(number(full)?);
+            table.entries = u64::from(entries);
+            table.full = table.full.wrapping_add(full);
         }
         Ok(table)
     }
