@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::check::CATALOGUE;
+use crate::check::{BYTES_PER_SECOND_MIN, CATALOGUE};
 use crate::fact::{Host, Interfaces, QueueCounters, Span, Tried, float, share};
 use crate::finding::Severity;
 use crate::parse::cpu::CpuTimes;
@@ -81,7 +81,7 @@ const QUEUE_PACKETS: Family =
     counter("ringway_doctor_queue_packets_total", "Packets of a queue, as its driver counts them.");
 const IMBALANCE: Family = gauge(
     "ringway_doctor_queue_imbalance_ratio",
-    "Bytes of the fullest queue divided by the mean, between the two samples.",
+    "Bytes of the fullest queue divided by the mean, between the two samples, from 1 MB/s on.",
 );
 const VIF: Family = gauge(
     "ringway_doctor_vif_info",
@@ -171,7 +171,7 @@ impl Page {
                     passed.entry(direction).or_default().push(count.saturating_sub(before));
                 }
             }
-            self.imbalance(&nic, &passed);
+            self.imbalance(&nic, &passed, span.seconds);
         }
     }
 
@@ -203,7 +203,7 @@ impl Page {
                     }
                 }
             }
-            self.imbalance(&vif.name, &passed);
+            self.imbalance(&vif.name, &passed, span.seconds);
         }
     }
 
@@ -212,13 +212,14 @@ impl Page {
         self.add(family, &labels, float(count));
     }
 
-    /// The imbalance of the bytes that passed each queue, by direction.
-    fn imbalance(&mut self, nic: &str, passed: &BTreeMap<&str, Vec<u64>>) {
+    /// The imbalance of the bytes that passed each queue, by direction, if they are as many as D06
+    /// judges: one ping in one of four queues is four times the mean.
+    fn imbalance(&mut self, nic: &str, passed: &BTreeMap<&str, Vec<u64>>, seconds: f64) {
         for (direction, bytes) in passed {
             let total = bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
             let most = bytes.iter().max().copied().unwrap_or(0);
             let queues = float(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-            if total > 0 {
+            if float(total) / seconds >= BYTES_PER_SECOND_MIN {
                 let ratio = share(most, total) * queues;
                 self.add(IMBALANCE, &[("interface", nic), ("direction", direction)], ratio);
             }
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn queues_that_the_kernel_reports_are_series() {
         let mut pieces: BTreeMap<String, String> = BTreeMap::new();
-        for (sample, time, bytes) in [("sample-1", 1, 0), ("sample-2", 2, 300)] {
+        for (sample, time, bytes) in [("sample-1", 1, 0), ("sample-2", 2, 3_000_000)] {
             let mut put =
                 |path: &str, text: String| pieces.insert(format!("{sample}/{path}"), text);
             put("monotonic", format!("{time}\n"));
@@ -326,17 +327,22 @@ mod tests {
             put(&command_path(&["ethtool", "-S", "eth0"]), kicks.to_owned());
             let lines = format!("rx-0 packets: 4\nrx-0 bytes: {bytes}\nrx-1 bytes: 9\n");
             put("netlink/eth0/qstats", format!("qstats of eth0: 3\n{lines}"));
+            let lines = format!("rx-0 bytes: {}\nrx-1 bytes: 9\n", bytes / 10_000);
+            put("netlink/eth1/qstats", format!("qstats of eth1: 2\n{lines}"));
         }
         pieces.insert("sys/class/net/eth0/mtu".into(), "1500\n".into());
+        pieces.insert("sys/class/net/eth1/mtu".into(), "1500\n".into());
         let host = Host::new(Source::Memory(pieces));
         let text = metrics(&host, &Report::of(&host, &[]), Cost::default());
         for line in [
             "queue_packets_total{interface=\"eth0\",queue=\"0\",direction=\"receive\"} 4",
-            "queue_bytes_total{interface=\"eth0\",queue=\"0\",direction=\"receive\"} 300",
+            "queue_bytes_total{interface=\"eth0\",queue=\"0\",direction=\"receive\"} 3000000",
+            "queue_bytes_total{interface=\"eth1\",queue=\"0\",direction=\"receive\"} 300",
             "queue_imbalance_ratio{interface=\"eth0\",direction=\"receive\"} 2",
         ] {
             assert!(text.contains(line), "no {line} in\n{text}");
         }
+        assert!(!text.contains("imbalance_ratio{interface=\"eth1\""), "it moves little:\n{text}");
     }
 
     #[test]
@@ -344,7 +350,7 @@ mod tests {
         let softnet = "00000001 00000002 00000003 00000000 00000000 00000000 00000000 00000000 \
                        00000000 00000000 00000000 00000000 00000000\n";
         let mut pieces: BTreeMap<String, String> = BTreeMap::new();
-        for (sample, ticks, bytes) in [("sample-1", 0, 0), ("sample-2", 50, 300)] {
+        for (sample, ticks, bytes) in [("sample-1", 0, 0), ("sample-2", 50, 30_000_000)] {
             let mut put =
                 |path: &str, text: String| pieces.insert(format!("{sample}/{path}"), text);
             put("monotonic", format!("{}\n", ticks / 10));
@@ -375,7 +381,7 @@ mod tests {
             "ringway_doctor_steal_ratio{cpu=\"0\"} 0.5",
             "ringway_doctor_squeezes_total{cpu=\"0\"} 3",
             "ringway_doctor_queue_bytes_total{interface=\"eth\\\"0\",queue=\"0\",\
-             direction=\"transmit\"} 300",
+             direction=\"transmit\"} 30000000",
             "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
             "ringway_doctor_vif_info{interface=\"vif1.0\",kind=\"xen\"} 1",
             "ringway_doctor_vif_info{interface=\"vm1\",kind=\"virtio\"} 1",

@@ -7,6 +7,7 @@ mod processors;
 mod queues;
 mod tcp;
 
+pub use queues::uneven_load::BYTES_PER_SECOND_MIN;
 pub(crate) use tcp::near_bbr::limited_by_another;
 
 use crate::finding::{Advice, Change, Finding, Knob, Severity};

@@ -53,7 +53,7 @@ const OVER_CHANCE: f64 = 1.2;
 /// Flows for each queue that the advice asks for.
 const FLOWS_PER_QUEUE: usize = 4;
 /// Bytes per second below which an uneven spread costs nothing.
-const BYTES_PER_SECOND_MIN: f64 = 1_000_000.0;
+pub const BYTES_PER_SECOND_MIN: f64 = 1_000_000.0;
 /// Ticks of CPU time a second of a thread that is worth spreading; 100 are a whole CPU.
 const TICKS_PER_SECOND_MIN: f64 = 50.0;
 
