@@ -9,7 +9,8 @@ use std::io;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Checksum, DropReason, End, FlowHash, Frame, FramePool, FrameQueue, LARGE_LEN, QueueDown, Result,
+    Checksum, DropReason, End, FlowHash, Frame, FramePool, FrameQueue, LARGE_LEN, QueueCounters,
+    QueueDown, Result,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus, PageCopy,
@@ -100,7 +101,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.rx.consume(used);
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;
-        self.push_rx_responses();
+        self.push_rx_responses(used);
         let notify = self.rx.publish_responses();
         self.notify(Direction::Rx, notify)
     }
@@ -109,7 +110,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// that they use.
     fn plan_leaving(
         &mut self,
-        leaving: Leaving,
+        way: Leaving,
         taken: usize,
         from: &mut FrameQueue,
         pool: &mut FramePool,
@@ -121,6 +122,13 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let mut posted = &scratch.rx_requests[..taken];
         while !scratch.leaving.is_full() {
             let Some(mut frame) = from.pop_front() else { break };
+            let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
+            if let (true, [only, others @ ..]) = (is_single(&frame, self.takes_hashes), posted) {
+                scratch.copies.push(copy_of(&frame, 0, only, local));
+                scratch.leaving.push(frame);
+                posted = others;
+                continue;
+            }
             let pages = frame.len().div_ceil(PAGE_SIZE);
             if pages > 1 && !self.features.caps.scatter_gather {
                 self.counters.dropped.count(DropReason::TooLong, 1);
@@ -135,19 +143,15 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 break;
             }
             let (own, others) = posted.split_at(slots);
-            let local = u16::try_from(scratch.leaving.len()).expect("a batch is small");
             let copies = &mut scratch.page_copies;
-            if !plan_page_copies::<M>(leaving, &frame, (own, extras), pool, copies) {
+            if !plan_page_copies::<M>(way, &frame, (own, extras), pool, copies) {
                 if let Err(reason) = pool.complete(&mut frame) {
                     self.counters.dropped.count(reason, 1);
                     pool.recycle(frame);
                     continue;
                 }
             }
-            match own {
-                [only] => scratch.copies.push(copy_of(&frame, 0, only, local)),
-                several => plan_copies(&frame, (several, extras), local, &mut scratch.copies),
-            }
+            plan_copies(&frame, (own, extras), local, &mut scratch.copies);
             scratch.leaving.push(frame);
             posted = others;
         }
@@ -155,39 +159,68 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     }
 
     /// One response per page, each in the slot of its request.
-    fn push_rx_responses(&mut self) {
+    fn push_rx_responses(&mut self, used: usize) {
         let scratch = &*self.scratch;
-        let (mut copies, mut requests) = (&scratch.copies[..], &scratch.rx_requests[..]);
-        let (mut packets, mut bytes) = (0, 0);
+        let (mut copies, mut requests) = (&scratch.copies[..], &scratch.rx_requests[..used]);
+        let mut given = Tally::default();
+        if requests.len() == scratch.leaving.len() {
+            // One slot each, and so one copy.
+            let parts = copies.iter().zip(requests).zip(&scratch.leaving);
+            self.rx.push_responses(parts.map(|((copy, request), frame)| {
+                given.add(copy.status == GrantStatus::Okay, copy.len.into());
+                response_of(copy.status, copy.len, request, flags_of(frame, 0))
+            }));
+            return given.count(&self.counters);
+        }
         self.rx.begin_responses();
         for frame in &scratch.leaving {
-            let pages = frame.len().div_ceil(PAGE_SIZE);
-            let slots = pages + extras_of(frame, self.takes_hashes);
+            let slots = frame.len().div_ceil(PAGE_SIZE) + extras_of(frame, self.takes_hashes);
             let (own_copies, other_copies) =
                 copies.split_at(frame.bytes().len().div_ceil(PAGE_SIZE));
             let (own_requests, other_requests) = requests.split_at(slots);
             (copies, requests) = (other_copies, other_requests);
-            let is_whole = if let ([copy], [request]) = (own_copies, own_requests) {
-                self.rx.push_response(response_of(
-                    copy.status,
-                    copy.len,
-                    request,
-                    flags_of(frame, 0),
-                ));
-                copy.status == GrantStatus::Okay
-            } else {
-                push_several(&mut self.rx, frame, own_copies, own_requests);
-                own_copies.iter().all(|copy| copy.status == GrantStatus::Okay)
-            };
-            if is_whole {
-                packets += 1;
-                bytes += u64::try_from(frame.len()).unwrap_or(u64::MAX);
-            } else {
-                self.counters.dropped.count(DropReason::GrantCopy, 1);
-            }
+            push_several(&mut self.rx, frame, own_copies, own_requests);
+            let is_whole = own_copies.iter().all(|copy| copy.status == GrantStatus::Okay);
+            given.add(is_whole, frame.len());
         }
-        self.counters.add_rx(packets, bytes);
+        given.count(&self.counters);
     }
+}
+
+/// What became of frames whose copies were made.
+#[derive(Default)]
+struct Tally {
+    packets: u64,
+    bytes: u64,
+    lost: u64,
+}
+
+impl Tally {
+    #[inline]
+    fn add(&mut self, is_whole: bool, len: usize) {
+        match is_whole {
+            true => {
+                self.packets += 1;
+                self.bytes += u64::try_from(len).unwrap_or(u64::MAX);
+            }
+            false => self.lost += 1,
+        }
+    }
+
+    #[inline]
+    fn count(self, counters: &QueueCounters) {
+        counters.add_rx(self.packets, self.bytes);
+        if self.lost > 0 {
+            counters.dropped.count(DropReason::GrantCopy, self.lost);
+        }
+    }
+}
+
+/// Whether a frame takes one slot and one copy, as nearly all do.
+#[inline]
+fn is_single(frame: &Frame, takes_hashes: bool) -> bool {
+    let is_short = frame.len() <= PAGE_SIZE && frame.is_complete();
+    is_short && extras_of(frame, takes_hashes) == 0
 }
 
 /// Writes the responses of a frame of several slots: its first page, the extras if it has some, its
@@ -201,20 +234,18 @@ fn push_several(
 ) {
     let pages = frame.len().div_ceil(PAGE_SIZE);
     let extras = requests.len() - pages;
-    let mut requests = requests.iter();
-    for page in 0..pages {
-        let Some(request) = requests.next() else { return };
-        let more = if page + 1 < pages { NETRXF_MORE_DATA } else { 0 };
-        let flags = more | if page == 0 { flags_of(frame, extras) } else { 0 };
+    let response = |page: usize, request: &RxRequest, flags: u16| {
         // Pages behind the frame's own bytes were copied from another guest's, without fault.
         let status = copies.get(page).map_or(GrantStatus::Okay, |copy| copy.status);
         let len = u16::try_from(chunk_len(frame.len(), page)).expect("a page is 4096 bytes");
-        rx.push_response(response_of(status, len, request, flags));
-        if page == 0 && extras > 0 {
-            push_extras(rx, frame, extras);
-            requests.by_ref().take(extras).for_each(drop);
-        }
-    }
+        let more = if page + 1 < pages { NETRXF_MORE_DATA } else { 0 };
+        response_of(status, len, request, flags | more)
+    };
+    let Some((first, others)) = requests.split_first() else { return };
+    rx.push_response(response(0, first, flags_of(frame, extras)));
+    push_extras(rx, frame, extras);
+    let further = (1..pages).zip(&others[extras..]);
+    rx.push_responses(further.map(|(page, request)| response(page, request, 0)));
 }
 
 /// How a frame is to be segmented, and the hash by which it was steered.
@@ -281,7 +312,7 @@ fn copy_of(frame: &Frame, page: usize, request: &RxRequest, local: u16) -> Grant
 /// the memory is not of our kind.
 #[inline]
 fn plan_page_copies<M: 'static>(
-    leaving: Leaving,
+    way: Leaving,
     frame: &Frame,
     slots: (&[RxRequest], usize),
     pool: &FramePool,
@@ -289,7 +320,7 @@ fn plan_page_copies<M: 'static>(
 ) -> bool {
     frame.end().is_none_or(|end| {
         let lent = pool.pages_of(end).and_then(|pages| pages.memory().downcast_ref());
-        leaving == Leaving::InPages && plan_end::<M>(frame, end, lent, slots, copies)
+        way == Leaving::InPages && plan_end::<M>(frame, end, lent, slots, copies)
     })
 }
 

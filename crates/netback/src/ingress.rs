@@ -12,14 +12,14 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{
-    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_MAX, EXTRA_TYPE_NONE, ExtraInfo, NETIF_RSP_ERROR,
-    NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
-    NETTXF_MORE_DATA, NR_SLOTS_MIN, RX_RING_SLOTS, TxRequest, TxResponse,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_MAX, EXTRA_TYPE_NONE, ExtraInfo, NETTXF_CSUM_BLANK,
+    NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, NR_SLOTS_MIN, RX_RING_SLOTS,
+    TxRequest,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
-use zerocopy::{FromBytes, IntoBytes};
 
 use crate::lending::{END_LEN_MIN, HEAD_LEN_MIN, Lending, place};
+use crate::runs::{TxPacket, extra_of, for_each_run, good_response};
 use crate::{Scratch, TxFault, VifQueue};
 
 /// Slots read in one call: a batch of one-slot packets, or a few large ones, and always at
@@ -31,19 +31,6 @@ const FATAL_SLOTS: usize = 20;
 //= netif.h:slots-min
 /// The most data slots that are served: the first and [`NR_SLOTS_MIN`] more.
 const SLOTS_MAX: usize = 1 + NR_SLOTS_MIN;
-
-/// A packet as its slots describe it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TxPacket {
-    /// Slots from its first to its last, including extras.
-    slots: usize,
-    /// Extras, which are the slots after the first.
-    extras: usize,
-    /// The status of the responses to its data slots.
-    verdict: Result<(), DropReason>,
-    /// Copies planned for it.
-    copies: usize,
-}
 
 impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     pub(crate) fn take_packets(
@@ -99,8 +86,13 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let frames_end = into.capacity().min(first_frame.saturating_add(budget.frames));
         let mut plan = Plan { copies, packets, pool, into, first_frame, work: 0 };
         let mut rest = &tx_requests[..taken];
-        while plan.into.len() < frames_end && plan.work < budget.bytes {
-            let Some(first) = rest.first() else { break };
+        let may_add = |plan: &Plan<'_>| plan.into.len() < frames_end && plan.work < budget.bytes;
+        while may_add(&plan) {
+            let room = frames_end - plan.into.len();
+            let singles = plan.add_singles(rest, room, budget.bytes);
+            self.tx.consume(singles);
+            rest = &rest[singles..];
+            let Some(first) = rest.first().filter(|_| may_add(&plan)) else { break };
             let has_more_slots = first.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) != 0;
             let slots = if has_more_slots {
                 let at = self.tx.consumer();
@@ -122,8 +114,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         if self.scratch.copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
             return;
         }
-        let mut copies = &self.scratch.copies[..];
-        for packet in &mut self.scratch.packets {
+        let Scratch { copies, packets, .. } = &mut *self.scratch;
+        let runs = std::mem::take(packets);
+        packets.extend(runs.into_iter().flat_map(TxPacket::split));
+        let mut copies = &copies[..];
+        for packet in packets {
             let (own, others) = copies.split_at(packet.copies);
             if own.iter().any(|copy| copy.status != GrantStatus::Okay) {
                 packet.verdict = Err(DropReason::GrantCopy);
@@ -136,16 +131,22 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// NULL.
     fn push_tx_responses(&mut self) {
         let scratch = &*self.scratch;
+        if let [TxPacket { slots, extras: 0, verdict: Ok(()), .. }] = scratch.packets[..] {
+            // Nearly all batches are one run.
+            let run = scratch.tx_requests[..slots].iter();
+            return self.tx.push_responses(run.map(good_response));
+        }
         self.tx.begin_responses();
-        responses(&scratch.tx_requests, &scratch.packets, |response| {
-            self.tx.push_response(response);
+        for_each_run(&scratch.tx_requests, &scratch.packets, |run, response| {
+            self.tx.push_responses(run.iter().map(|slot| response.to(slot)));
         });
     }
 
     /// Whether the responses of a batch must wait: for its frames, or behind others.
     fn must_defer(&self, frames: &[Frame]) -> bool {
         self.lending.as_ref().is_some_and(|lending| {
-            !lending.unanswered.is_empty() || frames.iter().any(Frame::is_lent)
+            let has_lent = lending.has_lent() && frames.iter().any(Frame::is_lent);
+            has_lent || !lending.unanswered.is_empty()
         })
     }
 
@@ -157,7 +158,9 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let Some(lending) = &mut self.lending else { return };
         let scratch = &*self.scratch;
         let unanswered = &mut lending.unanswered;
-        responses(&scratch.tx_requests, &scratch.packets, |response| unanswered.push(response));
+        for_each_run(&scratch.tx_requests, &scratch.packets, |run, response| {
+            unanswered.extend(run.iter().map(|slot| response.to(slot)));
+        });
         self.counters.set_tx_unanswered(widen(unanswered.len()));
     }
 
@@ -168,9 +171,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         if lending.unanswered.is_empty() {
             return Ok(());
         }
-        for response in lending.unanswered.drain(..) {
-            self.tx.push_response(response);
-        }
+        self.tx.push_responses(lending.unanswered.drain(..));
         self.counters.set_tx_unanswered(0);
         self.publish_responses()
     }
@@ -194,7 +195,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             }
         }
         if failed {
-            let mut verdicts = self.scratch.packets.iter().filter(|packet| packet.copies > 0);
+            let packets = self.scratch.packets.iter().copied().flat_map(TxPacket::split);
+            let mut verdicts = packets.filter(|packet| packet.copies > 0);
             let mut kept = FrameBatch::new();
             for (index, frame) in into.drain(..).enumerate() {
                 let is_good =
@@ -234,11 +236,39 @@ impl Plan<'_> {
         self.into.push(frame);
     }
 
-    /// Plans a packet of one slot, as most are, and returns its number of slots; `None` if there is
-    /// no buffer for it. It is not parsed into a struct: see "Structs that stall" in HACKING.md.
+    /// Plans packets of one slot, as nearly all are: at most `room`, and none after the one that
+    /// reaches `work_max`, up to the first that is of another kind, has no buffer or must be
+    /// refused. Returns their number.
     #[inline]
+    fn add_singles(&mut self, slots: &[TxRequest], room: usize, work_max: usize) -> usize {
+        let (mut count, mut local) = (0, self.local());
+        for slot in &slots[..room.min(slots.len())] {
+            let len = usize::from(slot.size);
+            let is_single = slot.flags & (NETTXF_EXTRA_INFO | NETTXF_MORE_DATA) == 0;
+            let is_sound = len >= ETH_LEN && usize::from(slot.offset) + len <= PAGE_SIZE;
+            if !is_single || !is_sound || self.work >= work_max {
+                break;
+            }
+            let Some(mut frame) = self.pool.take(len) else { break };
+            frame.offload.checksum = checksum_of(slot.flags);
+            self.copies.push(copy_of(slot, slot.size, local, 0));
+            self.work += len;
+            self.into.push(frame);
+            count += 1;
+            local += 1;
+        }
+        if count > 0 {
+            let (packets, slots, copies) = (count, count, count);
+            self.packets.push(TxPacket { packets, slots, extras: 0, verdict: Ok(()), copies });
+        }
+        count
+    }
+
+    /// Plans a packet of one slot that is not part of a run, and returns its number of slots;
+    /// `None` if there is no buffer for it.
     fn add_short(&mut self, slot: &TxRequest) -> Result<Option<usize>, TxFault> {
-        let mut packet = TxPacket { slots: 1, extras: 0, verdict: Ok(()), copies: 0 };
+        let (packets, slots) = (1, 1);
+        let mut packet = TxPacket { packets, slots, extras: 0, verdict: Ok(()), copies: 0 };
         if usize::from(slot.size) < ETH_LEN {
             packet.verdict = Err(DropReason::Malformed);
         } else {
@@ -284,31 +314,9 @@ impl Plan<'_> {
             self.push(frame);
         }
         let (extras, verdict) = (parsed.extras, parsed.total.map(|_| ()));
-        self.packets.push(TxPacket { slots: parsed.slots, extras, verdict, copies });
-        Some(parsed.slots)
-    }
-}
-
-/// One response per slot of these packets, whose slots are the first in `slots`.
-#[inline]
-fn responses(slots: &[TxRequest], packets: &[TxPacket], mut respond: impl FnMut(TxResponse)) {
-    let mut slots = slots;
-    for packet in packets {
-        let (own, others) = slots.split_at(packet.slots);
-        let status = if packet.verdict.is_ok() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
-        slots = others;
-        if let [only] = own {
-            respond(TxResponse { id: only.id, status });
-            continue;
-        }
-        for (index, slot) in own.iter().enumerate() {
-            let is_extra = (1..=packet.extras).contains(&index);
-            respond(match is_extra {
-                true => null_response(slot),
-                //= netif.h:id-echo
-                false => TxResponse { id: slot.id, status },
-            });
-        }
+        let slots = parsed.slots;
+        self.packets.push(TxPacket { packets: 1, slots, extras, verdict, copies });
+        Some(slots)
     }
 }
 
@@ -413,19 +421,6 @@ fn gso_of(extra: &ExtraInfo) -> Result<Gso, TxFault> {
     let (size, kind) = extra.gso();
     //= netif.h:gso-extra
     Gso::from_extra(extra).ok_or(TxFault::BadGso { kind, size })
-}
-
-/// The response to an extra. It leaves the extra's kind and flags in their place, as Linux does, so
-/// that the shape of a packet stays readable while its responses are not published.
-pub(crate) fn null_response(slot: &TxRequest) -> TxResponse {
-    let extra = extra_of(slot);
-    //= netif.h:extra-null
-    TxResponse { id: u16::from_ne_bytes([extra.kind, extra.flags]), status: NETIF_RSP_NULL }
-}
-
-pub(crate) fn extra_of(slot: &TxRequest) -> ExtraInfo {
-    let (extra, _) = ExtraInfo::read_from_prefix(slot.as_bytes()).expect("an extra fits a slot");
-    extra
 }
 
 fn checksum_of(flags: u16) -> Checksum {

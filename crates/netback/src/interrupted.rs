@@ -13,7 +13,7 @@ use ringway_wire::netif::{
     RX_RING_SLOTS, RxRequest, RxResponse, TX_RING_SLOTS, TxRequest, TxResponse,
 };
 
-use crate::ingress::{extra_of, null_response};
+use crate::runs::{extra_of, null_response};
 
 /// Slots of a queue that got their responses when it was attached, because an earlier backend had
 /// begun to write responses to them, or to others of their packet, and had published none.

@@ -71,6 +71,11 @@ impl<M> Lending<M> {
         is_worthwhile
     }
 
+    /// Whether something was lent in this round.
+    pub(crate) fn has_lent(&self) -> bool {
+        self.lender.is_some()
+    }
+
     /// An empty end.
     pub(crate) fn end_for(&mut self, pool: &mut FramePool) -> End {
         End::lent(*self.lender.get_or_insert_with(|| pool.lender(&self.as_pages)))

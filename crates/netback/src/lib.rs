@@ -12,6 +12,7 @@ mod fault;
 mod ingress;
 mod interrupted;
 mod lending;
+mod runs;
 mod stopwatch;
 
 use std::os::fd::BorrowedFd;
@@ -104,7 +105,7 @@ struct Scratch {
     rx_requests: [RxRequest; RX_RING_SLOTS],
     copies: ArrayVec<GrantCopy, RX_RING_SLOTS>,
     page_copies: ArrayVec<PageCopy, { egress::PAGE_COPIES_MAX }>,
-    packets: ArrayVec<ingress::TxPacket, { ingress::WINDOW }>,
+    packets: ArrayVec<runs::TxPacket, { ingress::WINDOW }>,
     leaving: ArrayVec<Frame, BATCH>,
 }
 

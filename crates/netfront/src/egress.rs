@@ -133,14 +133,13 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             }
         }
         let (Some(sending), Some(end)) = (&mut self.sending, end) else { return };
-        let mut left = end_len;
-        for (id, gref) in sending.begin(end, end_len.div_ceil(PAGE_SIZE)) {
-            let own = left.min(PAGE_SIZE);
-            left -= own;
-            let flags = if left > 0 { NETTXF_MORE_DATA } else { 0 };
-            let size = u16::try_from(own).expect("a page is 4096 bytes");
-            self.tx.push_request(TxRequest { gref: gref.0, offset: 0, flags, id, size });
-        }
+        let pages = end_len.div_ceil(PAGE_SIZE);
+        self.tx.push_requests(sending.begin(end, pages).zip(0..pages).map(|((id, gref), page)| {
+            let left = end_len - page * PAGE_SIZE;
+            let flags = if left > PAGE_SIZE { NETTXF_MORE_DATA } else { 0 };
+            let size = u16::try_from(left.min(PAGE_SIZE)).expect("a page is 4096 bytes");
+            TxRequest { gref: gref.0, offset: 0, flags, id, size }
+        }));
     }
 
     /// Takes completed buffers back. A status other than OKAY means that the backend dropped the

@@ -99,11 +99,13 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     /// Gives the next `count` slots their pages.
     pub(crate) fn post_buffers(&mut self, count: usize) {
-        for _ in 0..count {
-            let slot = self.rx.next_slot();
-            let gref = self.rx_buffers.gref(usize::from(slot)).0;
-            self.rx.push_request(RxRequest { id: slot, pad: 0, gref });
-        }
+        let first = usize::from(self.rx.next_slot());
+        let buffers = &self.rx_buffers;
+        self.rx.push_requests((first..first + count).map(|slot| {
+            let slot = slot % RX_RING_SLOTS;
+            let id = u16::try_from(slot).expect("a ring is small");
+            RxRequest { id, pad: 0, gref: buffers.gref(slot).0 }
+        }));
     }
 
     fn copy_packet(

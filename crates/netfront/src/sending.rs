@@ -45,7 +45,7 @@ impl Sending {
         &mut self,
         end: End,
         pages: usize,
-    ) -> impl Iterator<Item = (u16, GrantRef)> {
+    ) -> impl ExactSizeIterator<Item = (u16, GrantRef)> {
         let slab = self.slabs.slab_of(&end).expect("the caller asked whose it is");
         let first = slab * SLAB_PAGES;
         self.outstanding[first..first + pages].fill(true);

@@ -170,6 +170,31 @@ impl<L: Layout, M: RingMemory> BackRing<L, M> {
         self.rsp_prod_pvt += 1;
     }
 
+    /// Writes the responses to as many of the oldest requests without one, as
+    /// [`push_response`](BackRing::push_response) does for each, with one check for all of them.
+    ///
+    /// # Panics
+    /// If there are fewer such requests, which is an error of the caller.
+    #[inline]
+    pub fn push_responses<T>(&mut self, responses: impl ExactSizeIterator<Item = T>)
+    where
+        T: zerocopy::IntoBytes + zerocopy::Immutable,
+    {
+        const { assert!(size_of::<T>() <= L::SLOT_LEN) };
+        let count = u32::try_from(responses.len()).expect("responses are counted by the ring");
+        let unanswered = (self.req_cons - self.rsp_prod_pvt).0;
+        assert!(count <= unanswered, "{count} responses to {unanswered} requests");
+        let end = self.rsp_prod_pvt + Wrapping(count);
+        if (self.noted - self.rsp_prod_pvt).0 < count {
+            self.note_until(end);
+        }
+        for response in responses {
+            assert!(self.rsp_prod_pvt != end, "more responses than there should be");
+            self.page.0.write(slot_offset::<L>(self.rsp_prod_pvt), response);
+            self.rsp_prod_pvt += 1;
+        }
+    }
+
     /// Makes the pushed responses visible to the peer.
     #[inline]
     pub fn publish_responses(&mut self) -> Notify {

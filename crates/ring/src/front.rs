@@ -77,6 +77,27 @@ impl<L: Layout, M: RingMemory> FrontRing<L, M> {
         self.req_prod_pvt += 1;
     }
 
+    /// Writes requests into the next slots, as [`push_request`](FrontRing::push_request) does for
+    /// each, with one check for all of them.
+    ///
+    /// # Panics
+    /// If the ring has fewer free slots.
+    #[inline]
+    pub fn push_requests<T>(&mut self, requests: impl ExactSizeIterator<Item = T>)
+    where
+        T: zerocopy::IntoBytes + zerocopy::Immutable,
+    {
+        const { assert!(size_of::<T>() <= L::SLOT_LEN) };
+        let count = requests.len();
+        assert!(count <= self.free(), "{count} requests for {} slots", self.free());
+        let end = self.req_prod_pvt + Wrapping(u32::try_from(count).expect("a ring is small"));
+        for request in requests {
+            assert!(self.req_prod_pvt != end, "more requests than there should be");
+            self.page.0.write(slot_offset::<L>(self.req_prod_pvt), request);
+            self.req_prod_pvt += 1;
+        }
+    }
+
     /// Makes the pushed requests visible to the peer.
     #[inline]
     pub fn publish_requests(&mut self) -> Notify {

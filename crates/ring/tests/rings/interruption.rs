@@ -70,7 +70,8 @@ fn check_requests<L: Numbered>(page: &SharedPages, consumed: u32) {
     }
 }
 
-/// Both sides act at random. The backend announces some batches and leaves the others to each push.
+/// Both sides act at random. The backend announces some batches and leaves the
+/// others to each push, and pushes responses one by one or together.
 fn run<L: Numbered>(start: u32, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let [of_front, of_back] = page::handles();
@@ -81,7 +82,7 @@ fn run<L: Numbered>(start: u32, seed: u64) {
     let (mut pushed, mut written) = (start, 0_u64);
     let mut window = [L::response(0); 256];
     for _ in 0..STEPS {
-        match random.u8(..6) {
+        match random.u8(..7) {
             0 => {
                 for _ in 0..random.usize(..=front.free()) {
                     front.push_request(L::request(pushed));
@@ -105,6 +106,13 @@ fn run<L: Numbered>(start: u32, seed: u64) {
                     back.push_response(L::response(back.producer()));
                     written += 1;
                 }
+            }
+            5 => {
+                let due = back.consumer().wrapping_sub(back.producer());
+                let first = back.producer();
+                let count = random.u32(..=due);
+                back.push_responses((0..count).map(|n| L::response(first.wrapping_add(n))));
+                written += u64::from(count);
             }
             _ => drop(back.publish_responses()),
         }

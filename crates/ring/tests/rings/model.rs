@@ -102,12 +102,16 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
 
     fn push_requests(&mut self) {
         assert_eq!(self.front.free(), count(self.model.free::<L>()));
-        for _ in 0..self.random.u64(0..=self.model.free::<L>()) {
-            let number = wrapped(self.model.requests_pushed);
-            assert_eq!(u32::from(self.front.next_slot()), number % L::SLOTS);
-            self.front.push_request(L::request(number));
-            self.model.requests_pushed += 1;
+        let first = wrapped(self.model.requests_pushed);
+        let count = self.random.u64(0..=self.model.free::<L>());
+        assert_eq!(u32::from(self.front.next_slot()), first % L::SLOTS);
+        let numbers = (0..wrapped(count)).map(|number| first.wrapping_add(number));
+        if self.random.bool() {
+            self.front.push_requests(numbers.map(L::request));
+        } else {
+            numbers.for_each(|number| self.front.push_request(L::request(number)));
         }
+        self.model.requests_pushed += count;
     }
 
     fn publish_requests(&mut self) {
@@ -135,10 +139,14 @@ impl<L: Numbered<Response: Debug>> Bench<L> {
     //= netif.h:one-response-per-request
     fn push_responses(&mut self) {
         let owed = self.model.requests_consumed - self.model.responses_pushed;
-        for _ in 0..self.random.u64(0..=owed) {
-            self.back.push_response(L::response(wrapped(self.model.responses_pushed)));
-            self.model.responses_pushed += 1;
+        let (first, count) = (self.model.responses_pushed, self.random.u64(0..=owed));
+        let numbers = (0..wrapped(count)).map(|number| wrapped(first).wrapping_add(number));
+        if self.random.bool() {
+            self.back.push_responses(numbers.map(L::response));
+        } else {
+            numbers.for_each(|number| self.back.push_response(L::response(number)));
         }
+        self.model.responses_pushed += count;
     }
 
     fn publish_responses(&mut self) {
