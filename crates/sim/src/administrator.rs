@@ -1,7 +1,7 @@
 //! The administrator of the backend's host, who changes links while vifs are served, and what must
 //! become of the vifs that are on bridges.
 
-use ringway_host::Link;
+use ringway_host::{Link, Note};
 use ringway_xenbus::Vif;
 
 use crate::flaw::{Checked, Flaw, Rule, ensure};
@@ -147,7 +147,7 @@ impl World {
     /// The backend's process starts: a device that was deleted meanwhile is a new one. Where others
     /// were is forgotten if there was no room to note it.
     pub(crate) fn expect_new_devices(&mut self) {
-        if self.notes.lack_devices() {
+        if self.notes.is_stale(&Note::Devices) {
             let all = self.wanted.values_mut();
             all.for_each(|wanted| (wanted.place, wanted.is_up) = (Place::Any, None));
         }

@@ -231,7 +231,7 @@ impl World {
                         && shown.queues.len() == self.plane.guests[guest].nics.len()
                 }
                 Some(shown) => is_made_so(shown),
-                None => !is_at_rest,
+                None => !is_at_rest || self.is_release_lost(guest),
             };
             ensure(is_right, Rule::Calls, || format!("guest {guest} is shown as {shown:?}"))?;
         }

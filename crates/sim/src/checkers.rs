@@ -123,8 +123,7 @@ impl World {
                 self.check_settings(guest)?;
                 continue;
             }
-            if self.is_quarantined(guest) {
-                // A process that had released it was killed, and had no room to note that.
+            if self.is_release_lost(guest) {
                 continue;
             }
             let own = self.drivers[guest].as_ref().map(Driver::describe);

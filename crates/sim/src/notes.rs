@@ -1,6 +1,6 @@
 //! What a backend's process leaves for the next one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ pub struct KeptNotes {
     is_full: Arc<AtomicBool>,
     /// Whether there was ever no room.
     was_full: Arc<AtomicBool>,
-    /// Whether the last note about devices found no room.
-    lacks_devices: Arc<AtomicBool>,
+    /// Those that found no room when they were last written.
+    stale: Arc<Mutex<BTreeSet<Note>>>,
 }
 
 impl KeptNotes {
@@ -31,9 +31,9 @@ impl KeptNotes {
         has_room
     }
 
-    /// Whether what was last known of network devices is not in the notes.
-    pub(crate) fn lack_devices(&self) -> bool {
-        self.lacks_devices.load(Relaxed)
+    /// Whether a note found no room when it was last written.
+    pub(crate) fn is_stale(&self, note: &Note) -> bool {
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner).contains(note)
     }
 
     /// Whether some note may be older than what it is about.
@@ -60,12 +60,12 @@ impl Notes for KeptNotes {
     }
 
     fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
-        if *note == Note::Devices {
-            self.lacks_devices.store(self.is_full.load(Relaxed), Relaxed);
-        }
+        let mut stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_full.load(Relaxed) {
+            stale.insert(note.clone());
             return Err(io::ErrorKind::StorageFull.into());
         }
+        stale.remove(note);
         let mut notes = self.all();
         let kept = notes.entry(note.clone()).or_default();
         // It is written in place, and not made shorter.
@@ -81,6 +81,7 @@ impl Notes for KeptNotes {
     }
 
     fn remove(&mut self, note: &Note) -> io::Result<()> {
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(note);
         self.all().remove(note);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Panics of the backend over vifs, which it notes for the next process.
 
-use ringway_host::{Charged, PANICS_MAX, vif_name};
+use ringway_host::{Charged, Note, PANICS_MAX, vif_name};
 use ringway_switch::PortId;
 
 use crate::flaw::{Checked, Rule, ensure};
@@ -44,6 +44,12 @@ impl World {
         let vif = vif_of(self.plane.guests[guest].domid);
         let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
         served.is_some_and(|served| served.state.is_quarantined)
+    }
+
+    /// Whether a guest that was released is quarantined again: the process that had released it had
+    /// no room to note that, and was killed.
+    pub(crate) fn is_release_lost(&self, guest: usize) -> bool {
+        self.is_quarantined(guest) && self.notes.is_stale(&Note::Panics)
     }
 
     /// A vif over which two processes have panicked is not served, and says why. Its administrator
