@@ -13,8 +13,6 @@ pub struct KeptNotes {
     notes: Arc<Mutex<BTreeMap<Note, Vec<u8>>>>,
     /// Whether there is no room for anything more.
     is_full: Arc<AtomicBool>,
-    /// Whether there was ever no room.
-    was_full: Arc<AtomicBool>,
     /// Those that found no room when they were last written.
     stale: Arc<Mutex<BTreeSet<Note>>>,
 }
@@ -36,14 +34,8 @@ impl KeptNotes {
         self.stale.lock().unwrap_or_else(PoisonError::into_inner).contains(note)
     }
 
-    /// Whether some note may be older than what it is about.
-    pub(crate) fn may_be_old(&self) -> bool {
-        self.was_full.load(Relaxed)
-    }
-
     /// Fills the disk, or frees it again. Returns whether it is full now.
     pub(crate) fn toggle_room(&mut self) -> bool {
-        self.was_full.store(true, Relaxed);
         !self.is_full.fetch_not(Relaxed)
     }
 
