@@ -16,6 +16,7 @@ pub mod canary;
 mod comparison;
 mod connection;
 mod device;
+mod hashing;
 mod host;
 mod limited;
 mod log;

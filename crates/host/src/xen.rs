@@ -3,7 +3,7 @@
 //! A [`XenVif`] owns all state of its vif, and is given what it may use. Nothing here accesses
 //! another vif.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use std::{io, mem};
 
@@ -12,7 +12,6 @@ use ringway_engine::PortSteering;
 use ringway_engine::steps::Attachment;
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
 use ringway_netback::{ControlParts, ControlRole, FrontendFeatures, Interrupted, QueueParts};
-use ringway_steering::control::{HashControl, TEXT_LEN_MAX};
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
@@ -25,8 +24,8 @@ use rustix::io::Errno;
 
 use crate::attach::{NewQueues, connect, disconnect};
 use crate::device::{Devices, HOST_ADDRESS};
+use crate::hashing;
 use crate::log::LeftOut;
-use crate::notes::{self, Notes, Writer};
 use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
 use crate::shared::Shared;
@@ -96,7 +95,7 @@ impl<W: World> XenVif<W> {
         let offer = Offer { control_ring, ..offer };
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
         let state = VifState::new(charged, offer, rules, shared, now);
-        let hashing = hashing_of(&state.name, keys, parts.notes);
+        let hashing = hashing::known(&state.name, keys, parts.notes);
         let hashing = Arc::new(Mutex::new(hashing));
         let state = VifState { device, is_quarantined, hashing, ..state };
         let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
@@ -187,7 +186,7 @@ impl<W: World> XenVif<W> {
 
     /// Releases the network device, and forgets what the guest has set, after the vif was removed.
     pub(crate) fn remove(self, devices: &mut Devices<W::Kernel>, notes: &mut W::Notes) {
-        forget_hashing(&self.state.name, notes);
+        hashing::forget(&self.state.name, notes);
         let Some(device) = self.state.device else { return };
         let name = device.name();
         if let Err(error) = devices.remove(device, notes) {
@@ -336,9 +335,7 @@ impl<W: World> XenActions<'_, '_, W> {
         let steering = Arc::new(PortSteering::default());
         let chosen = Arc::clone(&steering);
         let name = self.state.name.clone();
-        let noted = self.state.hashing.lock().unwrap_or_else(PoisonError::into_inner).to_string();
-        let writer = self.hosting.notes.writer(&notes::Note::Hashing(name.clone()));
-        let mut keep = keep_hashing(name, noted, writer);
+        let mut keep = hashing::keep(name, self.hosting.notes);
         let parts = ControlParts {
             ring: map_ring(&mut hypervisor.memory()?, peer, ring_ref)?,
             event: bind(hypervisor, peer, event)?,
@@ -350,58 +347,6 @@ impl<W: World> XenActions<'_, '_, W> {
             }),
         };
         Ok((Some(steering), ControlRole::Serves(parts)))
-    }
-}
-
-/// What a guest sets over its control ring is noted before it gets the response: the next process
-/// steers by it as soon as it serves the guest, which sets it only once.
-fn keep_hashing(
-    name: String,
-    mut noted: String,
-    mut writer: io::Result<Writer>,
-) -> impl FnMut(&HashControl) + Send + 'static {
-    let mut is_logged = false;
-    move |settings| {
-        let text = settings.to_string();
-        if text == noted {
-            return;
-        }
-        let written = match &mut writer {
-            Ok(writer) => writer(text.as_bytes()),
-            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        };
-        match written {
-            Ok(()) => noted = text,
-            // A guest may set as much as it likes.
-            Err(_) if is_logged => {}
-            Err(error) => {
-                is_logged = true;
-                tracing::warn!(
-                    vif = name,
-                    %error,
-                    "what the guest sets over its control ring is lost when this process ends"
-                );
-            }
-        }
-    }
-}
-
-/// What the guest of a vif has set over its control ring, if an earlier process has served it.
-fn hashing_of(name: &str, keys: &Keys, notes: &mut impl Notes) -> HashControl {
-    let note = notes::Note::Hashing(name.to_owned());
-    // A toolstack has just made the vif.
-    if keys.state() == XenbusState::Initialising {
-        forget_hashing(name, notes);
-        return HashControl::default();
-    }
-    let len_max = u64::try_from(TEXT_LEN_MAX).unwrap_or(u64::MAX);
-    let text = String::from_utf8(notes.read(&note, len_max)).unwrap_or_default();
-    HashControl::from_text(&text).unwrap_or_default()
-}
-
-fn forget_hashing(name: &str, notes: &mut impl Notes) {
-    if let Err(error) = notes.remove(&notes::Note::Hashing(name.to_owned())) {
-        tracing::warn!("{error}");
     }
 }
 
