@@ -61,6 +61,8 @@ pub(crate) mod tests {
     pub(crate) struct Kept {
         pub(crate) notes: BTreeMap<Note, Vec<u8>>,
         pub(crate) seconds: u64,
+        /// Whether there is no room for more.
+        pub(crate) is_full: bool,
     }
 
     impl Notes for Kept {
@@ -72,6 +74,9 @@ pub(crate) mod tests {
         }
 
         fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
+            if self.is_full {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             let former = self.notes.entry(note.clone()).or_default();
             let len = former.len().max(content.len());
             *former = content.to_vec();
