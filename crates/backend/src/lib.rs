@@ -49,6 +49,7 @@ use ringway_sys::poll::{self, Source, Turns, readable, take_turns};
 use ringway_vif_shell::device::remove_stale_errors;
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, Lost};
+pub use session::{SessionEvent, SessionSource, VhostSession};
 pub use sockets::Sockets;
 pub use switch_process::run_switch;
 pub use tenancy::{Tenancy, for_tenant};

@@ -13,6 +13,7 @@ use ringway_xenstore::{Client, Socket};
 use crate::kernel::HostKernel;
 use crate::notes::NoteFiles;
 use crate::session::VhostSession;
+use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// A queue of a vif, of a trunk or of a TAP device.
@@ -49,7 +50,7 @@ impl<H: Hypervisor> World for Machinery<H> {
     type Hypervisor = H;
     type Kernel = HostKernel;
     type Notes = NoteFiles;
-    type Session = VhostSession;
+    type Session = VhostSession<AnyQueue<H>, PassedOn>;
 
     fn vif_queue(
         parts: QueueParts<H::Memory, H::Event>,

@@ -9,12 +9,14 @@ use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
 use ringway_host::{AddedVirtio, Event, Phase};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::wait_readable;
+use ringway_tap::VifOrTap;
 use serde_json::Value;
 
 use crate::Backend;
 use crate::process::Process;
 use crate::session::{SessionEvent, VhostSession};
 use crate::sockets::PassedOn;
+use crate::vif_or_trunk::VifOrTrunk;
 
 /// Messages that are taken in a turn.
 const EVENTS_MAX: usize = 256; // not a limit: a batch, the rest follows
@@ -133,7 +135,8 @@ impl<H: Hypervisor> Backend<H> {
     ) -> Result<(), String> {
         let config = (self.process.config.read_vhost)(vhost)?;
         let place = PassedOn::new(&config.wanted.name, Arc::clone(opener));
-        let session = || VhostSession::new(&config, place);
+        let queue = |pair, _: &_| VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(pair)));
+        let session = || VhostSession::new(&config, place, queue);
         let Backend { host, store, process: Process { machinery, uplink, .. }, .. } = self;
         let uplink = uplink.as_ref().map(|uplink| uplink.name.as_str());
         let wanted = config.wanted.clone();

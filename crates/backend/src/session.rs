@@ -5,7 +5,6 @@ mod memory;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,10 +14,9 @@ use ringway_datapath::{OffloadCaps, PortQueue as _, QueueCounters};
 use ringway_host::{Rings, Session, SessionHost, SessionPlace};
 use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
-use ringway_tap::VifOrTap;
 use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
 use ringway_vhost::{Area, Backend, Base, PairPlan, RegionKey, RingPlan};
-use ringway_vhost_shell::{BackendEnd, Device, Mode, Note};
+use ringway_vhost_shell::{BackendEnd, ConnectionSource, Device, Mode, Note};
 use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index};
 use ringway_virtio::{Format, QueueOptions};
 use ringway_wire::virtio::VHOST_F_LOG_ALL;
@@ -26,18 +24,35 @@ use rustix::event::PollFlags;
 
 use crate::config::VhostVif;
 use crate::inflight::InflightArea;
-use crate::sockets::PassedOn;
-use crate::vif_or_trunk::VifOrTrunk;
 use memory::MemoryLimit;
 
 /// The most bytes of a dirty log: a bit for each page of 16 TiB. It bounds the memory that one
 /// session can have us map.
 const LOG_LEN_MAX: u64 = 512 << 20;
 
-/// The sessions of one virtio vif, one after another.
-pub(crate) struct VhostSession {
-    end: BackendEnd<PassedOn>,
-    parts: Parts,
+/// Where the connections of a vif come from, and who sends its front-ends descriptors.
+pub trait SessionSource: ConnectionSource {
+    /// A front-end has connected.
+    fn connected(&mut self, connection: OwnedFd);
+
+    /// There is no connection, for this reason.
+    fn waits(&mut self, reason: String);
+
+    /// Orders that an area is sent to the front-end. The outcome is a [`SessionEvent::AreaSent`].
+    ///
+    /// # Errors
+    /// It cannot be ordered.
+    fn send_area_order(&self, wanted: AreaRequest) -> io::Result<()>;
+}
+
+/// Makes a queue of the engines from one over a pair of rings, with these counters.
+type IntoQueue<Q> = dyn Fn(QueuePair, &Arc<QueueCounters>) -> Q;
+
+/// The sessions of one virtio vif, one after another, whose connections come from `P`, and whose
+/// queues are of type `Q`.
+pub struct VhostSession<Q, P> {
+    end: BackendEnd<P>,
+    parts: Parts<Q>,
     /// The name of the vif.
     name: String,
     socket: PathBuf,
@@ -46,7 +61,7 @@ pub(crate) struct VhostSession {
 
 /// What the opener reports of a session.
 #[derive(Debug)]
-pub(crate) enum SessionEvent {
+pub enum SessionEvent {
     /// A front-end has connected.
     Connected(OwnedFd),
     /// There is no connection, for this reason.
@@ -56,7 +71,8 @@ pub(crate) enum SessionEvent {
 }
 
 /// What a front-end has passed to us.
-struct Parts {
+struct Parts<Q> {
+    into_queue: Box<IntoQueue<Q>>,
     /// Its share of what this process can map.
     share: Arc<MappingShare>,
     memory: Option<Arc<GuestMemory>>,
@@ -74,13 +90,18 @@ struct Parts {
     calls: PeerCounters,
 }
 
-impl VhostSession {
-    /// Waits for front-ends at this place.
+impl<Q, P: SessionSource> VhostSession<Q, P> {
+    /// Waits for front-ends from this source.
     ///
     /// # Errors
     /// There are too many sessions.
-    pub(crate) fn new(config: &VhostVif, place: PassedOn) -> io::Result<VhostSession> {
+    pub fn new(
+        config: &VhostVif,
+        source: P,
+        into_queue: impl Fn(QueuePair, &Arc<QueueCounters>) -> Q + 'static,
+    ) -> io::Result<Self> {
         let parts = Parts {
+            into_queue: Box::new(into_queue),
             share: MappingShare::new().map_err(io::Error::other)?,
             memory: None,
             memory_limit: MemoryLimit::new(config.max_memory),
@@ -92,7 +113,7 @@ impl VhostSession {
             calls: PeerCounters::default(),
         };
         Ok(VhostSession {
-            end: BackendEnd::new(place),
+            end: BackendEnd::new(source),
             parts,
             name: config.wanted.name.clone(),
             socket: config.socket.clone(),
@@ -101,28 +122,25 @@ impl VhostSession {
     }
 
     /// What to wait for before the next turn.
-    pub(crate) fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+    pub fn waker(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         self.end.waker()
     }
 
     /// Has the end act for a host.
-    fn act<V, D: SessionHost<QueueOf<V>>, R>(
+    fn act<D: SessionHost<Q>, R>(
         &mut self,
         host: &mut D,
-        act: impl FnOnce(&mut BackendEnd<PassedOn>, &mut Serving<'_, V, D>) -> R,
+        act: impl FnOnce(&mut BackendEnd<P>, &mut Serving<'_, Q, D>) -> R,
     ) -> R {
         let VhostSession { end, parts, name, .. } = self;
-        act(end, &mut Serving { name, parts, host, queues: PhantomData })
+        act(end, &mut Serving { name, parts, host })
     }
 }
 
-/// A queue of the workers.
-type QueueOf<V> = VifOrTap<VifOrTrunk<V>>;
-
-impl<V> Session<QueueOf<V>> for VhostSession {
+impl<Q, P: SessionSource> Session<Q> for VhostSession<Q, P> {
     type Event = SessionEvent;
 
-    fn turn(&mut self, host: &mut impl SessionHost<QueueOf<V>>, now: Instant) -> io::Result<bool> {
+    fn turn(&mut self, host: &mut impl SessionHost<Q>, now: Instant) -> io::Result<bool> {
         let more = self.act(host, |end, serving| end.turn(serving, now))?;
         let Some(wanted) = self.parts.wanted.take() else { return Ok(more) };
         if let Err(error) = self.end.source().send_area_order(wanted) {
@@ -132,7 +150,7 @@ impl<V> Session<QueueOf<V>> for VhostSession {
         Ok(more)
     }
 
-    fn on(&mut self, event: SessionEvent, host: &mut impl SessionHost<QueueOf<V>>, now: Instant) {
+    fn on(&mut self, event: SessionEvent, host: &mut impl SessionHost<Q>, now: Instant) {
         match event {
             SessionEvent::Connected(connection) => self.end.source().connected(connection),
             SessionEvent::Waits(reason) => self.end.source().waits(reason),
@@ -142,11 +160,11 @@ impl<V> Session<QueueOf<V>> for VhostSession {
         }
     }
 
-    fn close(&mut self, reason: &str, host: &mut impl SessionHost<QueueOf<V>>, now: Instant) {
+    fn close(&mut self, reason: &str, host: &mut impl SessionHost<Q>, now: Instant) {
         self.act(host, |end, serving| end.close(serving, reason, now));
     }
 
-    fn end(&mut self, host: &mut impl SessionHost<QueueOf<V>>, now: Instant) {
+    fn end(&mut self, host: &mut impl SessionHost<Q>, now: Instant) {
         self.act(host, |end, serving| end.remove(serving, now));
     }
 
@@ -182,14 +200,13 @@ impl<V> Session<QueueOf<V>> for VhostSession {
 }
 
 /// What a front-end has passed, and the host that decides about it.
-struct Serving<'a, V, D> {
+struct Serving<'a, Q, D> {
     name: &'a str,
-    parts: &'a mut Parts,
+    parts: &'a mut Parts<Q>,
     host: &'a mut D,
-    queues: PhantomData<V>,
 }
 
-impl<V, D: SessionHost<QueueOf<V>>> Device for Serving<'_, V, D> {
+impl<Q, D: SessionHost<Q>> Device for Serving<'_, Q, D> {
     fn offer(&mut self, front_end: Option<u32>) -> Offer {
         self.host.offer(front_end)
     }
@@ -286,17 +303,13 @@ impl<V, D: SessionHost<QueueOf<V>>> Device for Serving<'_, V, D> {
     }
 }
 
-impl<V> Rings<QueueOf<V>> for Parts {
-    fn queue(
-        &mut self,
-        pair: u16,
-        counters: &Arc<QueueCounters>,
-    ) -> io::Result<(QueueOf<V>, OffloadCaps)> {
+impl<Q> Rings<Q> for Parts<Q> {
+    fn queue(&mut self, pair: u16, counters: &Arc<QueueCounters>) -> io::Result<(Q, OffloadCaps)> {
         let plan = self.plans.get(&pair).cloned();
         let plan = plan.ok_or_else(|| io::Error::other("there is no such pair"))?;
         let queue = self.pair(&plan, counters)?;
         let caps = queue.describe().caps;
-        Ok((VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(queue))), caps))
+        Ok(((self.into_queue)(queue, counters), caps))
     }
 
     fn taken_back(&mut self) {
@@ -318,7 +331,7 @@ impl<V> Rings<QueueOf<V>> for Parts {
     }
 }
 
-impl Parts {
+impl<Q> Parts<Q> {
     /// Another front-end may come.
     fn forget(&mut self) {
         self.calls = PeerCounters::default();

@@ -12,6 +12,7 @@ use ringway_vhost::backend::AreaRequest;
 use ringway_vhost_shell::ConnectionSource;
 
 use crate::kernel::HostKernel;
+use crate::session::SessionSource;
 
 /// The interval at which an order is sent again if the opener had no room for it.
 const RESEND: Duration = Duration::from_millis(10);
@@ -79,22 +80,6 @@ impl PassedOn {
         }
     }
 
-    pub(crate) fn connected(&mut self, connection: OwnedFd) {
-        self.connection = Some(connection);
-        self.obstacle = None;
-    }
-
-    pub(crate) fn waits(&mut self, reason: String) {
-        self.obstacle = Some(reason);
-    }
-
-    /// Orders the opener to send an area to the front-end.
-    pub(crate) fn send_area_order(&self, wanted: AreaRequest) -> io::Result<()> {
-        let AreaRequest { rings, size, len } = wanted;
-        let wanted = AreaWanted { rings, size, len };
-        self.opener.send(&OpenerOrder::Area { name: self.name.clone(), wanted }, &[])
-    }
-
     fn send(&mut self, now: Instant) -> io::Result<()> {
         let Some(order) = &self.unsent else { return Ok(()) };
         match self.opener.send(order, &[]) {
@@ -103,6 +88,23 @@ impl PassedOn {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+}
+
+impl SessionSource for PassedOn {
+    fn connected(&mut self, connection: OwnedFd) {
+        self.connection = Some(connection);
+        self.obstacle = None;
+    }
+
+    fn waits(&mut self, reason: String) {
+        self.obstacle = Some(reason);
+    }
+
+    fn send_area_order(&self, wanted: AreaRequest) -> io::Result<()> {
+        let AreaRequest { rings, size, len } = wanted;
+        let wanted = AreaWanted { rings, size, len };
+        self.opener.send(&OpenerOrder::Area { name: self.name.clone(), wanted }, &[])
     }
 }
 

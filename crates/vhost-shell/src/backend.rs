@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringway_sys::descriptor::{self, Kind};
@@ -271,9 +271,8 @@ impl<P: ConnectionSource> BackendEnd<P> {
                 return Ok(false);
             }
             let Some(socket) = self.source.poll_connection(now)? else { return Ok(false) };
-            let connection = Connection::new(socket);
-            let session = Backend::new(device.offer(connection.peer_process()));
-            self.connected = Some(Connected::new(connection, session));
+            let session = Backend::new(device.offer(self.source.process_of(&socket)));
+            self.connected = Some(Connected::new(Connection::new(socket), session));
             device.note(Note::Connected);
         }
         let Some(connected) = &mut self.connected else { return Ok(false) };
@@ -356,9 +355,7 @@ impl<P: ConnectionSource> BackendEnd<P> {
         }
         device.reset();
         // Closing the socket also closes unread descriptors in it.
-        let closing =
-            thread::Builder::new().name("closing".to_owned()).spawn(move || drop(connected));
-        self.closing = closing.ok();
+        self.closing = self.source.discard(connected);
         self.source.disconnected(now);
     }
 }

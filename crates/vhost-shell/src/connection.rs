@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use ringway_sys::process::peer_of;
 use ringway_vhost::{Fault, Inbox, Message, Name};
 use ringway_wire::vhost_user::{HEADER_LEN, PAYLOAD_MAX};
 use rustix::io::{Errno, retry_on_intr};
@@ -186,11 +185,6 @@ impl Connection {
     /// it has as far as is known.
     pub fn partial_message(&self) -> Option<(usize, usize)> {
         self.inbox.partial_message()
-    }
-
-    /// The process at the other end, if it is known: see [`peer_of`].
-    pub fn peer_process(&self) -> Option<u32> {
-        peer_of(&self.socket).ok().flatten()
     }
 }
 

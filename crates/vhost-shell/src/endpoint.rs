@@ -5,8 +5,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ringway_sys::process::peer_of;
 use rustix::fs::inotify;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -78,6 +80,18 @@ pub trait ConnectionSource {
 
     /// The descriptor to poll; none during a pause, or if another process polls it.
     fn waker(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The process at the other end of a connection, if it is known: see [`peer_of`].
+    fn process_of(&self, connection: &OwnedFd) -> Option<u32> {
+        peer_of(connection).ok().flatten()
+    }
+
+    /// Drops what is left of a connection. If that takes as long as the process behind a descriptor
+    /// likes, a thread does it, which is returned.
+    fn discard(&self, connection: impl Send + 'static) -> Option<JoinHandle<()>> {
+        let closing = thread::Builder::new().name("closing".to_owned());
+        closing.spawn(move || drop(connection)).ok()
+    }
 }
 
 /// A socket path at which one front-end after another connects, or one back-end after another.

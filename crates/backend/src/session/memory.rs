@@ -53,7 +53,7 @@ impl MemoryLimit {
     }
 }
 
-impl Parts {
+impl<Q> Parts<Q> {
     /// Replaces all regions.
     pub(super) fn set_memory(&mut self, regions: Vec<ringway_vhost::Region>) -> Result<(), String> {
         self.memory = None;
