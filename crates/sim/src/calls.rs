@@ -97,11 +97,12 @@ impl World {
         let is_known = self.backend.as_ref().is_some_and(|it| it.host.vif(vif).is_some());
         let refusals = if is_known { refusals } else { &["there is no vif"] };
         let (vif_name, limit, value) = (vif_name(vif), setting.to_owned(), value.to_owned());
-        let request = BackendRequest::SetLimit { vif: vif_name, limit, value: value.clone() };
+        let named = vif_name.clone();
+        let request = BackendRequest::SetLimit { vif: named, limit, value: value.clone() };
         match self.ask(&request)? {
             Ok(CallReply::Done) if refusals.is_empty() => {
                 self.plane.marks.hit(Mark::CallDone);
-                self.settings.set(vif, key, &value);
+                self.settings.set(&vif_name, key, &value);
                 let guest = self.plane.guests.iter().position(|it| vif_of(it.domid) == vif);
                 let unwritten = guest.map(|guest| &mut self.unwritten[guest]);
                 unwritten

@@ -5,6 +5,7 @@
 //! sleep forever.
 
 use ringway_datapath::DropReason;
+use ringway_host::vif_name;
 use ringway_loopback::Holdings;
 use ringway_xenbus::Vif;
 
@@ -138,7 +139,7 @@ impl World {
     /// The only ports are those of connected vifs, and the uplink's.
     fn check_ports(&self) -> Checked {
         let Some(backend) = &self.backend else { return Ok(()) };
-        let vifs = backend.host.vifs().filter_map(|(_, vif)| vif.state.connection.as_ref());
+        let vifs = backend.host.states().filter_map(|state| state.connection.as_ref());
         let uplink = self.plane.workers.as_ref().and_then(|workers| workers.uplink);
         let known = vifs.map(|vif| vif.ports().count()).sum::<usize>() + uplink.iter().count();
         let ports = backend.host.shared.ports_in_use();
@@ -158,7 +159,7 @@ impl World {
     /// The backend applies what the toolstack has set.
     fn check_settings(&self, guest: usize) -> Checked {
         let vif = vif_of(self.plane.guests[guest].domid);
-        let wanted = self.settings.limits(vif);
+        let wanted = self.settings.limits(&vif_name(vif));
         let wanted = (wanted.rate, wanted.rate_rx, wanted.weight);
         let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
         let found = served.map(|served| served.state.limited.wanted);

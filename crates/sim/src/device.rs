@@ -328,11 +328,6 @@ pub(crate) struct DeviceEvent {
 }
 
 impl DeviceEvent {
-    /// Whether both are of one queue.
-    pub(crate) fn is(&self, other: &DeviceEvent) -> bool {
-        Rc::ptr_eq(&self.kernel, &other.kernel) && self.number == other.number
-    }
-
     pub(crate) fn is_there(&self) -> bool {
         self.kernel.borrow().queues.get(self.number).is_some_and(|queue| queue.has_event)
     }

@@ -14,7 +14,7 @@ impl World {
     pub(crate) fn panic_over(&mut self, guest: usize) -> Checked {
         let vif = vif_of(self.plane.guests[guest].domid);
         let Some(backend) = &self.backend else { return Ok(()) };
-        let ports: Vec<PortId> = backend.ports_of(vif).collect();
+        let ports: Vec<PortId> = backend.ports_of(&vif_name(vif)).collect();
         if !ports.is_empty() {
             let port = self.plane.choices.pick(&ports);
             let charged = backend.host.shared.occupants.at(port);

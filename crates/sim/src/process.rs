@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 use ringway_calls::BackendRequest;
 use ringway_host::{
     Around, CallReply, Connection, Devices, Event, EventOf, Followed, Host, HostConfig, MemoryOf,
-    NotDone, OtherPort, Parts, Scope, SessionEventOf, Shared, World, watch,
+    NotDone, OtherPort, Parts, Scope, SessionEventOf, Shared, VifState, World, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -212,9 +212,14 @@ impl Process {
         })
     }
 
+    /// The state of the vif with this name, of either kind.
+    fn state(&self, name: &str) -> Option<&VifState<Simulated>> {
+        self.host.states().find(|state| state.name == name)
+    }
+
     /// The port of this vif, and the one that it is patched to.
-    pub(crate) fn ports_of(&self, vif: Vif) -> impl Iterator<Item = PortId> + use<> {
-        let connection = self.host.vif(vif).and_then(|vif| vif.state.connection.as_ref());
+    pub(crate) fn ports_of(&self, name: &str) -> impl Iterator<Item = PortId> + use<> {
+        let connection = self.state(name).and_then(|state| state.connection.as_ref());
         connection.map(Connection::ports).into_iter().flatten()
     }
 

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringway_calls::{FloodStatus, RateStatus, VifStatus};
+use ringway_host::vif_name;
 use ringway_xenbus::{FloodWish, Keys, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Vif, VifLimits};
 
 /// What the toolstack and calls have set of vifs.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    /// By the vif and the key in XenStore.
-    set: BTreeMap<Vif, BTreeMap<&'static str, String>>,
+    /// By the name of the vif and the key in XenStore.
+    set: BTreeMap<String, BTreeMap<&'static str, String>>,
     /// Vifs whose guests may have more queues than they are offered, until they reconnect.
     keep_queues: BTreeSet<Vif>,
 }
@@ -17,19 +18,20 @@ pub(crate) struct Settings {
 impl Settings {
     /// A vif was made, with this alone.
     pub(crate) fn made(&mut self, vif: Vif, key: &'static str, value: &str) {
-        self.set.remove(&vif);
+        let name = vif_name(vif);
+        self.set.remove(&name);
         self.reconnected(vif);
-        self.set(vif, key, value);
+        self.set(&name, key, value);
     }
 
-    pub(crate) fn set(&mut self, vif: Vif, key: &'static str, value: &str) {
-        self.set.entry(vif).or_default().insert(key, value.to_owned());
+    pub(crate) fn set(&mut self, name: &str, key: &'static str, value: &str) {
+        self.set.entry(name.to_owned()).or_default().insert(key, value.to_owned());
     }
 
     /// Another number of queues is offered, which the guest has to take at once, or when it
     /// reconnects.
     pub(crate) fn offered(&mut self, vif: Vif, queues_max: u16, is_at_once: bool) {
-        self.set(vif, MAX_QUEUES_KEY, &queues_max.to_string());
+        self.set(&vif_name(vif), MAX_QUEUES_KEY, &queues_max.to_string());
         self.keep_queues.insert(vif);
         if is_at_once {
             self.reconnected(vif);
@@ -42,23 +44,31 @@ impl Settings {
     }
 
     /// The limits that are set. A value that is invalid sets none.
-    pub(crate) fn limits(&self, vif: Vif) -> VifLimits {
-        let set = self.set.get(&vif).into_iter().flatten();
+    pub(crate) fn limits(&self, name: &str) -> VifLimits {
+        let set = self.set.get(name).into_iter().flatten();
         VifLimits::read(&Keys::new("", set.map(|(key, value)| ((*key).to_owned(), value.clone()))))
             .0
     }
 
     /// Whether a vif is shown as it is set: limits, mirror, and the queues that it may have.
     pub(crate) fn are_shown(&self, vif: Vif, shown: &VifStatus) -> bool {
-        let (limits, status) = (self.limits(vif), &shown.limits);
+        let value = self.set.get(&vif_name(vif)).and_then(|set| set.get(MAX_QUEUES_KEY));
+        let queues_max = value.and_then(|text| text.parse::<u16>().ok());
+        let are_allowed = shown.queues.len() <= usize::from(shown.max_queues);
+        self.are_limits_shown(shown)
+            && queues_max.is_none_or(|queues_max| shown.max_queues == queues_max)
+            && (are_allowed || self.keep_queues.contains(&vif))
+    }
+
+    /// Whether the limits and the mirror of a vif are shown as they are set.
+    pub(crate) fn are_limits_shown(&self, shown: &VifStatus) -> bool {
+        let (limits, status) = (self.limits(&shown.name), &shown.limits);
         let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
-        let value = |key| self.set.get(&vif).and_then(|set| set.get(key)).map(String::as_str);
-        let queues_max = value(MAX_QUEUES_KEY).and_then(|text| text.parse::<u16>().ok());
+        let mirror = self.set.get(&shown.name).and_then(|set| set.get(MIRROR_KEY));
         let flood = FloodStatus {
             frames_per_second: status.flood_frames_per_second,
             bytes_per_second: status.flood_bytes_per_second,
         };
-        let are_allowed = shown.queues.len() <= usize::from(shown.max_queues);
         status.weight == limits.weight.unwrap_or(1)
             && status.rate == limits.rate.map(rate)
             && status.rate_rx == limits.rate_rx.map(rate)
@@ -66,9 +76,7 @@ impl Settings {
             && status.broadcast == flood_shown(limits.broadcast)
             && status.multicast == flood_shown(limits.multicast)
             && status.unknown == flood_shown(limits.unknown)
-            && shown.mirror.join(" ") == value(MIRROR_KEY).unwrap_or_default()
-            && queues_max.is_none_or(|queues_max| shown.max_queues == queues_max)
-            && (are_allowed || self.keep_queues.contains(&vif))
+            && shown.mirror.join(" ") == mirror.map_or("", String::as_str)
     }
 }
 

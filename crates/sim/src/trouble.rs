@@ -1,5 +1,6 @@
 //! The disturbances of a world: actions of its administrators, and faults.
 
+use ringway_host::vif_name;
 use ringway_loopback::{Fault, FaultPoint};
 use ringway_switch::PortId;
 
@@ -71,8 +72,8 @@ impl World {
     }
 
     fn move_some_queue(&mut self, guest: usize) -> Checked {
-        let vif = vif_of(self.plane.guests[guest].domid);
-        let ports = self.backend.as_ref().map(|backend| backend.ports_of(vif));
+        let name = vif_name(vif_of(self.plane.guests[guest].domid));
+        let ports = self.backend.as_ref().map(|backend| backend.ports_of(&name));
         let uplink = self.plane.workers.as_ref().and_then(|workers| workers.uplink);
         let ports: Vec<PortId> = ports.into_iter().flatten().chain(uplink).collect();
         if ports.is_empty() {
@@ -118,7 +119,7 @@ impl World {
         let value = self.plane.choices.pick(values);
         let vif = vif_of(self.plane.guests[guest].domid);
         self.plane.journal.note(|| format!("the toolstack sets {key} of guest {guest}: {value}"));
-        self.settings.set(vif, key, value);
+        self.settings.set(&vif_name(vif), key, value);
         self.unwritten[guest].retain(|unwritten| !is_of(unwritten, key));
         self.toolstack.limit(vif, key, value).map_err(|error| refused(&error))?;
         if self.scenario.disturbances.have_deaths() && self.plane.choices.is_one_in(8) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use ringway_datapath::{Frame, FramePool, PoolBudget, Wakers, Woken};
+use ringway_datapath::{Frame, FramePool, PoolBudget, QueueCounters, Wakers, Woken};
 use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{
     Attached, Directory, Engine, Failure, IfIdle, Inbox, SlotId, Wait, Whereabouts,
@@ -64,22 +64,16 @@ struct Events {
     descriptors: Vec<OwnedFd>,
     /// The event of a device's queue.
     device: Option<DeviceEvent>,
+    /// Those of the queue, which tell it from others.
+    counters: Arc<QueueCounters>,
 }
 
 impl Events {
     fn of(port: &Port) -> Events {
         let mut descriptors = Vec::new();
         port.wakers(&mut |fd| descriptors.extend(fd.try_clone_to_owned().ok()));
-        Events { ports: port.events.clone(), descriptors, device: port.device_event() }
-    }
-
-    /// Whether these are the events of one queue.
-    fn are(&self, other: &Events) -> bool {
-        match (&self.device, &other.device) {
-            (Some(own), Some(other)) => own.is(other),
-            (None, None) => self.ports == other.ports,
-            _ => false,
-        }
+        let (ports, counters) = (port.events.clone(), Arc::clone(&port.counters));
+        Events { ports, descriptors, device: port.device_event(), counters }
     }
 
     fn are_there(&self, pending: &[EvtchnPort]) -> bool {
@@ -297,8 +291,7 @@ impl Worker {
 
     pub(crate) fn next_failure(&mut self) -> Option<Failure<Port>> {
         let failure = self.engine.next_failure()?;
-        let failed = Events::of(&failure.queue);
-        self.events.retain(|_, it| !it.are(&failed));
+        self.events.retain(|_, it| !Arc::ptr_eq(&it.counters, &failure.queue.counters));
         Some(failure)
     }
 }

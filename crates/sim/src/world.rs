@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ringway_datapath::{MacAddr, QueueCounters, VlanRules};
 use ringway_engine::steps::{self, Attachment, NewPort};
 use ringway_engine::{Capture, Forwarding, Stations};
-use ringway_host::unlimited;
+use ringway_host::{unlimited, vif_name};
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
@@ -454,7 +454,8 @@ impl World {
         }
         let guest = self.plane.choices.pick(&guests);
         let vif = vif_of(self.plane.guests[guest].domid);
-        let ports = self.backend.as_ref().map_or(0, |backend| backend.ports_of(vif).count());
+        let ports =
+            self.backend.as_ref().map_or(0, |backend| backend.ports_of(&vif_name(vif)).count());
         // A toolstack removes a vif in use only when its backend has let it go.
         if ports == 0 && self.plane.choices.is_one_in(32) {
             self.plane.marks.hit(Mark::HalfMade);
