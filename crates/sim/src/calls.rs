@@ -26,7 +26,7 @@ const CALLED: [(&str, &str, &[&str]); 8] = [
 ];
 
 /// The reply of a process that was killed meanwhile.
-const ENDED: &str = "the process has ended";
+pub(crate) const ENDED: &str = "the process has ended";
 
 impl World {
     /// An administrator makes a call.
@@ -174,14 +174,14 @@ impl World {
         }
     }
 
-    fn status(&mut self) -> Checked<BackendStatus> {
+    pub(crate) fn status(&mut self) -> Checked<BackendStatus> {
         match self.ask(&BackendRequest::Status)? {
             Ok(CallReply::Status(status)) => Ok(*status),
             other => Err(Flaw::new(Rule::Calls, format!("the status is {other:?}"))),
         }
     }
 
-    fn ask(&mut self, request: &BackendRequest) -> Checked<Result<CallReply, String>> {
+    pub(crate) fn ask(&mut self, request: &BackendRequest) -> Checked<Result<CallReply, String>> {
         self.plane.journal.note(|| format!("an administrator calls: {request:?}"));
         let World { plane, backend, notes, .. } = self;
         match backend.as_mut().expect("the backend lives").call(request, plane, notes) {
@@ -242,6 +242,6 @@ impl World {
             let is_right = shown.is_none_or(|shown| self.settings.are_shown(vif, shown));
             ensure(!is_at_rest || is_right, Rule::Calls, || format!("set and shown: {shown:?}"))?;
         }
-        Ok(())
+        if is_at_rest { self.check_virtio(&status) } else { Ok(()) }
     }
 }

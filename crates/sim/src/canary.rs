@@ -38,11 +38,15 @@ pub enum Canary {
     ReturnedDevice,
     /// A fault of a device is not shown.
     HiddenFault,
+    /// Why no one can connect to the socket of a virtio vif is not shown.
+    HiddenObstacle,
+    /// What was set of virtio vifs is not noted for the next process.
+    ForgottenLimits,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 16] = [
+    pub const ALL: [Canary; 18] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -59,5 +63,7 @@ impl Canary {
         Canary::UnseenLinks,
         Canary::ReturnedDevice,
         Canary::HiddenFault,
+        Canary::HiddenObstacle,
+        Canary::ForgottenLimits,
     ];
 }

@@ -71,7 +71,7 @@ impl World {
     /// Lets every process handle all its events. Returns true if there were any.
     fn run_all_control(&mut self) -> Checked<bool> {
         let mut has_run = false;
-        for number in 0..=self.drivers.len() {
+        for number in 0..self.ends() {
             while self.run_control(number)? {
                 has_run = true;
                 self.after_step()?;

@@ -194,6 +194,14 @@ marks! {
     HostileStore => "hostile: odd keys",
     /// A hostile guest's vif was closed because of its actions.
     HostileClosed => "hostile: vif closed",
+    /// A limit of a virtio vif was set.
+    VirtioLimited => "limit of a virtio vif set",
+    /// The socket of a virtio vif was removed.
+    SocketRemoved => "socket removed",
+    /// It was made again.
+    SocketReplaced => "socket made again",
+    /// Something else was put in its place.
+    SocketOfOtherKind => "not a socket at its place",
 }
 
 /// How often each mark was hit.

@@ -1,5 +1,5 @@
-//! A queue as the engines of a world see it: the real one of a vif, or one of a device, with the
-//! source of its events.
+//! A queue as the engines of a world see it: the real one of a vif of either kind, or one of a
+//! device, with the source of its events.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use ringway_datapath::{
 };
 use ringway_loopback::LoopbackEvent;
 use ringway_netback::VifQueue;
+use ringway_virtback::QueuePair;
 use ringway_wire::EvtchnPort;
 
 use crate::canary::Canary;
@@ -22,7 +23,8 @@ use crate::witness::{ShownRings, WatchedMemory};
 const FRAMES_PER_CALL_MAX: usize = 256;
 
 /// A queue. The thread of an engine would wait for the descriptors of its events; here the world
-/// queries the machine for pending [`events`](Port::events), and the device for its own.
+/// queries the machine for pending [`events`](Port::events), the device for its own, and the
+/// descriptors of a virtio guest.
 pub(crate) struct Port {
     queue: Queue,
     pub(crate) events: Vec<EvtchnPort>,
@@ -39,6 +41,7 @@ pub(crate) struct Port {
 
 enum Queue {
     Vif(Box<VifQueue<WatchedMemory, LoopbackEvent>>),
+    Pair(Box<QueuePair>),
     Device(DeviceQueue),
 }
 
@@ -53,6 +56,15 @@ impl Port {
     ) -> Port {
         let queue = Queue::Vif(Box::new(queue));
         Port { _rings: rings, events, ..Port::new(queue, counters, owner, canary) }
+    }
+
+    pub(crate) fn of_pair(
+        queue: QueuePair,
+        counters: &Arc<QueueCounters>,
+        owner: Option<(Owner, Ledger)>,
+        canary: Option<Canary>,
+    ) -> Port {
+        Port::new(Queue::Pair(Box::new(queue)), Arc::clone(counters), owner, canary)
     }
 
     fn new(
@@ -72,7 +84,7 @@ impl Port {
 
     pub(crate) fn device_event(&self) -> Option<DeviceEvent> {
         match &self.queue {
-            Queue::Vif(_) => None,
+            Queue::Vif(_) | Queue::Pair(_) => None,
             Queue::Device(queue) => Some(queue.event()),
         }
     }
@@ -96,6 +108,7 @@ impl PortQueue for Port {
         let before = into.len();
         let taken = match &mut self.queue {
             Queue::Vif(queue) => queue.ingress(budget, pool, into),
+            Queue::Pair(queue) => queue.ingress(budget, pool, into),
             Queue::Device(queue) => queue.ingress(budget, pool, into),
         };
         if let Some((owner, ledger)) = &self.owner {
@@ -130,6 +143,7 @@ impl PortQueue for Port {
     fn settle(&mut self, pool: &mut FramePool) -> Result<(), QueueDown> {
         match &mut self.queue {
             Queue::Vif(queue) => queue.settle(pool),
+            Queue::Pair(queue) => queue.settle(pool),
             Queue::Device(queue) => queue.settle(pool),
         }
     }
@@ -147,6 +161,7 @@ impl PortQueue for Port {
         }
         let sent = match &mut self.queue {
             Queue::Vif(queue) => queue.egress(from, pool),
+            Queue::Pair(queue) => queue.egress(from, pool),
             Queue::Device(queue) => queue.egress(from, pool),
         };
         if let Some((owner, ledger)) = &self.owner {
@@ -160,6 +175,7 @@ impl PortQueue for Port {
     fn arm(&mut self) -> Result<Pending, QueueDown> {
         match &mut self.queue {
             Queue::Vif(queue) => queue.arm(),
+            Queue::Pair(queue) => queue.arm(),
             Queue::Device(queue) => queue.arm(),
         }
     }
@@ -167,6 +183,7 @@ impl PortQueue for Port {
     fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
         match &mut self.queue {
             Queue::Vif(queue) => queue.woken(by),
+            Queue::Pair(queue) => queue.woken(by),
             Queue::Device(queue) => queue.woken(by),
         }
     }
@@ -174,6 +191,7 @@ impl PortQueue for Port {
     fn describe(&self) -> QueueTraits {
         match &self.queue {
             Queue::Vif(queue) => queue.describe(),
+            Queue::Pair(queue) => queue.describe(),
             Queue::Device(queue) => queue.describe(),
         }
     }
@@ -187,6 +205,7 @@ impl Wakers for Port {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         match &self.queue {
             Queue::Vif(queue) => queue.wakers(visit),
+            Queue::Pair(queue) => queue.wakers(visit),
             Queue::Device(_) => {}
         }
     }

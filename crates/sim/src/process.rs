@@ -1,36 +1,43 @@
 //! A backend's process: the real control plane, and the world that it is given.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use ringway_backend::{SessionEvent, VhostSession, VhostVif};
 use ringway_calls::BackendRequest;
 use ringway_host::{
-    Around, CallReply, Connection, Devices, Event, EventOf, Followed, Host, HostConfig, MemoryOf,
-    NotDone, OtherPort, Parts, Scope, SessionEventOf, Shared, VifState, World, watch,
+    AddedVirtio, Around, CallReply, Connection, Devices, Event, EventOf, Followed, Host,
+    HostConfig, MemoryOf, NotDone, OtherPort, Parts, Phase, Scope, Session as _, SessionEventOf,
+    Shared, VifState, World, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
 use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_switch::PortId;
+use ringway_vhost::backend::Missing;
 use ringway_vif_shell::device;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::{Vif, XenbusState};
 use ringway_xenstore::{
     Client, Events, LocalStore, LocalTransport, Lost, Reply, Request, Transport, Watched,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::canary::Canary;
 use crate::device::Tap;
+use crate::flaw::{Flaw, Rule};
 use crate::kernel::SimKernel;
 use crate::ledger::Owner;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::port::Port;
 use crate::scenario::HOST;
-use crate::session::NoSession;
+use crate::socket::Source;
 use crate::witness::{WatchedMemory, Witness};
 
 /// How the devices of this host are marked.
@@ -45,7 +52,7 @@ impl World for Simulated {
     type Hypervisor = WatchedDomain;
     type Kernel = SimKernel<Tap>;
     type Notes = KeptNotes;
-    type Session = NoSession;
+    type Session = VhostSession<Port, Source>;
 
     fn vif_queue(
         parts: QueueParts<MemoryOf<Self>, EventOf<Self>>,
@@ -178,6 +185,8 @@ pub(crate) struct Process {
     followed: u64,
     /// Whether all vifs that existed at the start have been served.
     has_begun: bool,
+    /// Places of virtio vifs that may have more to do.
+    unfinished: BTreeSet<usize>,
 }
 
 impl Process {
@@ -209,11 +218,12 @@ impl Process {
             settled: None,
             followed: 0,
             has_begun: false,
+            unfinished: BTreeSet::new(),
         })
     }
 
     /// The state of the vif with this name, of either kind.
-    fn state(&self, name: &str) -> Option<&VifState<Simulated>> {
+    pub(crate) fn state(&self, name: &str) -> Option<&VifState<Simulated>> {
         self.host.states().find(|state| state.name == name)
     }
 
@@ -293,6 +303,9 @@ impl Process {
         if self.follow_devices(plane, notes) {
             return Ok(true);
         }
+        if self.turn_virtio(plane, notes) {
+            return Ok(true);
+        }
         self.host.note_due(now);
         if plane.choices.is_one_in(16) {
             let Process { host, store, hypervisor, devices, .. } = self;
@@ -357,7 +370,7 @@ impl Process {
         }
     }
 
-    fn on(
+    pub(crate) fn on(
         &mut self,
         event: Event<SessionEventOf<Simulated>>,
         plane: &mut DataPlane,
@@ -367,6 +380,89 @@ impl Process {
         let Process { host, store, hypervisor, devices, .. } = self;
         host.on(event, now, &mut Parts { store, engines: plane, hypervisor, devices, notes })
     }
+}
+
+/// Virtio vifs.
+impl Process {
+    /// Begins to serve a virtio vif, as the description of the host says.
+    pub(crate) fn add_virtio(
+        &mut self,
+        config: &VhostVif,
+        source: Source,
+        owner: Option<Owner>,
+        plane: &mut DataPlane,
+        notes: &mut KeptNotes,
+    ) -> Result<(), String> {
+        let owner = owner.map(|owner| (owner, plane.ledger.clone()));
+        let canary = plane.canary;
+        let queue = move |pair, counters: &_| Port::of_pair(pair, counters, owner.clone(), canary);
+        let session = || VhostSession::new(config, source, queue);
+        let (wanted, phase) = (config.wanted.clone(), Phase::Start);
+        let added = AddedVirtio { wanted, at_run_time: false, phase, uplink: None };
+        let now = plane.now;
+        let Process { host, store, hypervisor, devices, .. } = self;
+        let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
+        host.add_virtio(added, session, now, &mut parts)
+    }
+
+    /// Tells the session of a virtio vif something, which then gets a turn.
+    pub(crate) fn tell(
+        &mut self,
+        name: &str,
+        event: SessionEvent,
+        plane: &mut DataPlane,
+        notes: &mut KeptNotes,
+    ) -> Result<(), Lost> {
+        self.unfinished.extend(self.host.virtio().position(|vif| vif.state.name == name));
+        self.on(Event::Session(name.to_owned(), event), plane, notes)
+    }
+
+    /// Gives a turn to one virtio vif with work, if there is one.
+    fn turn_virtio(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> bool {
+        let now = plane.now;
+        let vifs = self.host.virtio().enumerate();
+        let with_work = vifs.filter(|(place, vif)| {
+            let is_told = self.unfinished.contains(place) || is_readable(vif.session.waker());
+            (is_told && !vif.is_closed()) || vif.due().is_some_and(|due| due <= now)
+        });
+        let places: Vec<usize> = with_work.map(|(place, _)| place).collect();
+        if places.is_empty() {
+            return false;
+        }
+        let place = plane.choices.pick(&places);
+        self.unfinished.remove(&place);
+        let Process { host, store, hypervisor, devices, .. } = self;
+        let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
+        let more = host.turn_virtio(place, now, &mut parts).expect("a source never ends");
+        self.unfinished.extend(more.then_some(place));
+        self.check_attached(place, plane);
+        plane.journal.note(|| format!("backend: virtio vif {place} has had its turn"));
+        true
+    }
+
+    /// After each turn, a virtio vif is attached if its front-end has passed what that needs, and
+    /// only then, unless that was deferred.
+    fn check_attached(&self, place: usize, plane: &mut DataPlane) {
+        let Some(vif) = self.host.virtio().nth(place).filter(|vif| vif.due().is_none()) else {
+            return;
+        };
+        let said = vif.session.said();
+        let is_ready = said.is_some_and(|said| said.missing() == Missing::Nothing);
+        let is_attached = vif.state.connection.is_some();
+        if plane.is_alive.get() && is_ready != is_attached {
+            let name = &vif.state.name;
+            let found = format!("{name}: is ready {is_ready}, is attached {is_attached}");
+            plane.flaw.get_or_insert_with(|| Flaw::new(Rule::Handshake, found));
+        }
+    }
+}
+
+/// Whether a descriptor has what is waited for.
+fn is_readable(waker: Option<(BorrowedFd<'_>, PollFlags)>) -> bool {
+    let Some((fd, flags)) = waker else { return false };
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+    poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
 /// The uplink, with its name for calls.

@@ -27,7 +27,10 @@ pub(crate) const QUEUES_MAX: u16 = 2;
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) engines: usize,
+    /// Guests of Xen.
     pub(crate) guests: usize,
+    /// Virtio vifs.
+    pub(crate) virtio: usize,
     pub(crate) queues_wanted: u16,
     pub(crate) guest_caps: Vec<OffloadCaps>,
     /// How each guest wishes to receive, if it says so by a control ring. Only guests with one
@@ -121,6 +124,7 @@ const BUDGET_LOW: usize = 512 << 10;
 impl Scenario {
     pub(crate) fn choose(choices: &mut Choices, canary: Option<Canary>) -> Scenario {
         let guests = choices.from_to(2, 4);
+        let virtio = choices.pick(&[0, 0, 1, 2]);
         let is_bulk = choices.is_one_in(3);
         let caps = match is_bulk {
             true => [OffloadCaps::ALL, OffloadCaps::ALL, OffloadCaps::ALL, NO_SEGMENTATION],
@@ -154,6 +158,7 @@ impl Scenario {
             // An end stays in pages only on its way to a guest of the same engine.
             engines: choices.from_to(1, if is_bulk { 2 } else { 3 }),
             guests,
+            virtio,
             queues_wanted: u16::try_from(queues_wanted).unwrap_or(1),
             wishes,
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
@@ -181,6 +186,7 @@ impl Scenario {
         Scenario {
             engines: 2,
             guests,
+            virtio: 0,
             queues_wanted: 1,
             guest_caps: vec![OffloadCaps::ALL; guests],
             wishes: vec![None; guests],

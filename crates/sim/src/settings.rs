@@ -13,6 +13,8 @@ pub(crate) struct Settings {
     set: BTreeMap<String, BTreeMap<&'static str, String>>,
     /// Vifs whose guests may have more queues than they are offered, until they reconnect.
     keep_queues: BTreeSet<Vif>,
+    /// Vifs of which a note is older than what was set.
+    unknown: BTreeSet<String>,
 }
 
 impl Settings {
@@ -26,6 +28,11 @@ impl Settings {
 
     pub(crate) fn set(&mut self, name: &str, key: &'static str, value: &str) {
         self.set.entry(name.to_owned()).or_default().insert(key, value.to_owned());
+    }
+
+    /// There was no room to note what was set of a vif, and its process has ended.
+    pub(crate) fn forget(&mut self, name: &str) {
+        self.unknown.insert(name.to_owned());
     }
 
     /// Another number of queues is offered, which the guest has to take at once, or when it
@@ -69,14 +76,15 @@ impl Settings {
             frames_per_second: status.flood_frames_per_second,
             bytes_per_second: status.flood_bytes_per_second,
         };
-        status.weight == limits.weight.unwrap_or(1)
+        let is_shown = status.weight == limits.weight.unwrap_or(1)
             && status.rate == limits.rate.map(rate)
             && status.rate_rx == limits.rate_rx.map(rate)
             && flood == flood_shown(limits.flood)
             && status.broadcast == flood_shown(limits.broadcast)
             && status.multicast == flood_shown(limits.multicast)
             && status.unknown == flood_shown(limits.unknown)
-            && shown.mirror.join(" ") == mirror.map_or("", String::as_str)
+            && shown.mirror.join(" ") == mirror.map_or("", String::as_str);
+        is_shown || self.unknown.contains(&shown.name)
     }
 }
 

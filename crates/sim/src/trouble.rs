@@ -33,7 +33,11 @@ impl World {
     /// Makes a step that is not traffic.
     pub(crate) fn trouble(&mut self) -> Checked {
         self.plane.journal.count_step();
-        let guest = self.plane.choices.below(self.plane.guests.len());
+        let guests = self.plane.guests.len();
+        let guest = self.plane.choices.below(guests + self.scenario.virtio);
+        if let Some(virtio) = guest.checked_sub(guests) {
+            return self.virtio_trouble(virtio);
+        }
         let disturbances = self.scenario.disturbances;
         match self.plane.choices.below(22) {
             0..=4 => self.move_some_queue(guest),

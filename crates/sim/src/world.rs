@@ -36,6 +36,7 @@ use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink, mac_of};
 use crate::settings::Settings;
 use crate::toolstack::{Toolstack, WEIGHT, is_of, vif_of};
 use crate::traffic::{Flow, announcement};
+use crate::virtio_vifs::Virtio;
 use crate::workers::{Workers, WorkersConfig};
 
 /// The whole world.
@@ -65,6 +66,7 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     /// By patched guest: where its device should be.
     pub(crate) wanted: BTreeMap<usize, Wanted>,
+    pub(crate) virtio: Virtio,
 }
 
 impl World {
@@ -108,7 +110,9 @@ impl World {
             removals: Vec::new(),
             settings: Settings::default(),
             wanted: BTreeMap::new(),
+            virtio: Virtio::default(),
         };
+        world.make_virtio();
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
             world.make_guest(guest)?;
@@ -388,6 +392,7 @@ impl World {
             let switch = &process.host.shared.switch;
             self.plane.workers = Some(Workers::start(config, switch, now));
             self.plane.is_alive = alive;
+            self.add_virtio(&mut process);
             let attach = |tap| self.attach_uplink(&mut process, tap);
             let attached = uplink.as_ref().map_or(Ok(()), attach);
             self.backend = Some(process);
@@ -431,7 +436,7 @@ impl World {
     /// Lets one of the processes handle one of its events.
     fn control_step(&mut self) -> Checked {
         self.plane.journal.count_step();
-        let ends = self.drivers.len() + 1;
+        let ends = self.ends();
         let unwritten = self.unwritten.iter().any(|keys| !keys.is_empty());
         let chosen = self.plane.choices.below(ends + usize::from(unwritten));
         if chosen == ends {
@@ -483,9 +488,18 @@ impl World {
         Ok(true)
     }
 
+    /// How many ends have turns: the drivers of guests of Xen, the backend, and the openers of the
+    /// sockets of virtio vifs.
+    pub(crate) fn ends(&self) -> usize {
+        self.drivers.len() + 1 + self.virtio.openers.len()
+    }
+
     /// Gives a turn to the backend's control thread or a guest's driver. Returns true if it did
     /// something.
     pub(crate) fn run_control(&mut self, number: usize) -> Checked<bool> {
+        if let Some(virtio) = number.checked_sub(self.drivers.len() + 1) {
+            return self.run_virtio(virtio);
+        }
         let World { plane, backend, notes, drivers, .. } = self;
         let done = match (drivers.get_mut(number), backend) {
             (Some(Some(driver)), _) => driver.turn(plane),
@@ -532,6 +546,7 @@ impl World {
                 driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
             }
         }
+        self.remove_virtio()?;
         self.settle()?;
         self.check_release(&vifs)
     }
