@@ -45,7 +45,8 @@ pub(crate) struct Guest {
     pub(crate) pace: Pace,
     /// How it wishes to receive, if it says so by a control ring.
     pub(crate) wish: Option<HashWish>,
-    /// Whether its backend has to know the wish: its connection has a control ring.
+    /// Whether its backend has to know the wish: its connection has a control ring, and what was
+    /// said over it is noted.
     pub(crate) is_wish_known: bool,
     /// The reason why a queue had to stop.
     pub(crate) fault: Option<String>,

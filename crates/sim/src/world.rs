@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ringway_datapath::{MacAddr, QueueCounters, VlanRules};
 use ringway_engine::steps::{self, Attachment, NewPort};
 use ringway_engine::{Capture, Forwarding, Stations};
-use ringway_host::{unlimited, vif_name};
+use ringway_host::{Note, unlimited, vif_name};
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
@@ -358,7 +358,12 @@ impl World {
         if self.backend.take().is_some() {
             self.plane.journal.note(|| "the backend starts again".to_owned());
             self.expect_new_devices();
-            self.plane.guests.iter_mut().for_each(|guest| guest.is_disturbed = true);
+            for guest in &mut self.plane.guests {
+                guest.is_disturbed = true;
+                // The next process does not know what there was no room for.
+                let note = Note::Hashing(vif_name(vif_of(guest.domid)));
+                guest.is_wish_known &= !self.notes.is_stale(&note);
+            }
             self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
             if self.scenario.canary == Some(Canary::LostNotes) {
                 self.notes = KeptNotes::default();
