@@ -77,7 +77,7 @@ impl World {
             self.plane.marks.hit(Mark::CaptureOff);
             return Ok(());
         }
-        let vif = vif_name(vif_of(self.plane.guests[guest].domid));
+        let vif = self.name_of(guest);
         if let Ok(CallReply::Capture(capture, ..)) =
             self.ask(&BackendRequest::Capture { vif, snap_len: 64 })?
         {
@@ -155,11 +155,11 @@ impl World {
 
     /// Lets a vif be served again, if panics are charged to it.
     pub(crate) fn release(&mut self, guest: usize) -> Checked {
-        let vif = vif_of(self.plane.guests[guest].domid);
+        let vif = self.name_of(guest);
         let is_charged = self.panics[guest] > 0;
-        let is_known = self.backend.as_ref().is_some_and(|it| it.host.vif(vif).is_some());
+        let is_known = self.backend.as_ref().is_some_and(|it| it.state(&vif).is_some());
         let refusal = if is_known { "is not quarantined" } else { "there is no vif" };
-        match self.ask(&BackendRequest::Release { vif: vif_name(vif) })? {
+        match self.ask(&BackendRequest::Release { vif })? {
             // Panics over an earlier vif may be charged to it, if the backend did not see that go.
             Ok(CallReply::Done) if is_known => {
                 self.panics[guest] = 0;
@@ -213,8 +213,8 @@ impl World {
     /// as they were set.
     pub(crate) fn check_status(&mut self, is_at_rest: bool) -> Checked {
         let status = self.status()?;
-        for (guest, domid) in self.plane.guests.iter().map(|guest| guest.domid).enumerate() {
-            let vif = vif_of(domid);
+        for guest in 0..self.drivers.len() {
+            let vif = vif_of(self.plane.guests[guest].domid);
             let shown = status.vifs.iter().find(|shown| shown.name == vif_name(vif));
             let is_made_so = |shown: &VifStatus| {
                 // A vif may connect before its toolstack has written its address.
@@ -242,6 +242,6 @@ impl World {
             let is_right = shown.is_none_or(|shown| self.settings.are_shown(vif, shown));
             ensure(!is_at_rest || is_right, Rule::Calls, || format!("set and shown: {shown:?}"))?;
         }
-        if is_at_rest { self.check_virtio(&status) } else { Ok(()) }
+        if is_at_rest { self.check_virtio_status(&status) } else { Ok(()) }
     }
 }

@@ -40,13 +40,17 @@ pub enum Canary {
     HiddenFault,
     /// Why no one can connect to the socket of a virtio vif is not shown.
     HiddenObstacle,
+    /// A front-end's message that enables or disables a ring is lost.
+    LostMessage,
+    /// What a front-end uses is not noted for the next process.
+    ForgottenOffer,
     /// What was set of virtio vifs is not noted for the next process.
     ForgottenLimits,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 18] = [
+    pub const ALL: [Canary; 20] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -64,6 +68,8 @@ impl Canary {
         Canary::ReturnedDevice,
         Canary::HiddenFault,
         Canary::HiddenObstacle,
+        Canary::LostMessage,
+        Canary::ForgottenOffer,
         Canary::ForgottenLimits,
     ];
 }

@@ -28,11 +28,14 @@ impl World {
     pub(crate) fn rest(&mut self) -> Checked {
         self.settle()?;
         self.check_faults()?;
+        self.explain_virtio()?;
         self.repair()?;
         self.release_quarantined()?;
+        self.repair_virtio()?;
         self.reconnect_closed()?;
         self.check_wishes()?;
         self.check_connected()?;
+        self.check_virtio()?;
         self.check_links()?;
         self.check_ports()?;
         self.check_status(true)?;
@@ -110,6 +113,9 @@ impl World {
     }
 
     fn is_connected(&self, guest: usize) -> bool {
+        if let Some(virtio) = guest.checked_sub(self.drivers.len()) {
+            return self.is_virtio_connected(virtio);
+        }
         let vif = vif_of(self.plane.guests[guest].domid);
         let is_served = self.backend.as_ref().is_some_and(|backend| backend.is_connected(vif));
         is_served && self.drivers[guest].as_ref().is_some_and(Driver::is_connected)

@@ -12,6 +12,12 @@ use crate::plane::{DataPlane, Effort};
 use crate::traffic::Piece;
 
 impl DataPlane {
+    /// Whether an end of flows is a virtio guest.
+    fn is_virtio(&self, end: usize) -> bool {
+        let nics = self.guests.get(end).map(|guest| &guest.nics);
+        nics.is_some_and(|nics| nics.iter().any(|nic| nic.progress().is_none()))
+    }
+
     /// Lets the device of a guest take frames that it received, some of them or all. Until then,
     /// they stay in the pages that they came in. Returns true if it took any.
     pub(crate) fn deliver(&mut self, guest: usize, nic: usize, effort: Effort) -> Checked<bool> {
@@ -50,6 +56,9 @@ impl DataPlane {
             let Some(piece) = piece else { continue };
             self.arrived(guest, &piece)?;
             self.marks.hit(Mark::Arrived);
+            let from = self.flows[usize::from(piece.flow)].from;
+            let is_across = self.is_virtio(from) != self.is_virtio(guest);
+            self.marks.add(Mark::BetweenKinds, u64::from(is_across));
         }
         Ok(has_taken)
     }

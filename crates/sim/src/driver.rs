@@ -103,7 +103,7 @@ impl FrontendProcess for Process<'_> {
         let DataPlane { guests, choices, flaw, .. } = &mut *self.plane;
         let guest = &mut guests[number];
         // A device may hold frames for longer.
-        let is_held = guest.has_ends() && choices.is_one_in(2);
+        let is_held = guest.has_ends() && !choices.is_one_in(4);
         if is_held {
             guest.keep_received();
         }
@@ -125,7 +125,8 @@ impl FrontendProcess for Process<'_> {
             nic.backlog.push_back(frame);
         }
         if let (Some(nic), Some(wish)) = (guest.nics.first_mut(), guest.wish.clone()) {
-            nic.queue.wish(wish).map_err(|down| down.to_string())?;
+            let wished = nic.xen().map_or(Ok(()), |queue| queue.wish(wish));
+            wished.map_err(|down| down.to_string())?;
         }
         for nic in &mut guest.nics {
             nic.is_awake = true;

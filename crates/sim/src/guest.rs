@@ -1,4 +1,4 @@
-//! An honest guest: netfront's queues, and applications that send and receive.
+//! An honest guest: the queues of netfront or virtfront, and applications that send and receive.
 //!
 //! It is as simple an endpoint as possible. Once it has armed a queue and found no work, it does
 //! not poll the ring before an event arrives: so it detects a backend that has failed to wake it.
@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, MacAddr, OffloadCaps, PagePool,
-    Pending, PoolBudget, PortQueue, QueueCounters, QueueDown, Wakers, Woken,
+    Pending, PoolBudget, PortQueue, QueueCounters, QueueDown, Wakers, Woken, queue_of_variants,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
-use ringway_netfront::{HashWish, Slabs, VifQueue};
+use ringway_netfront::{HashWish, Progress, Slabs, VifQueue};
 use ringway_sys::SharedPages;
+use ringway_virtfront::QueuePair;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::QueueConfig;
 use ringway_xenbus::frontend::{Allocated, Allocation};
@@ -56,9 +57,20 @@ pub(crate) struct Guest {
     pub(crate) is_impersonated: bool,
 }
 
+/// The half of a queue of a guest of Xen.
+pub(crate) type XenQueue = VifQueue<LoopbackGrants, LoopbackEvent>;
+
+/// A guest's half of a queue, of either kind.
+pub(crate) enum NicQueue<V> {
+    Xen(Box<V>),
+    Virtio(Box<QueuePair>),
+}
+
+queue_of_variants!(NicQueue<V> { Xen, Virtio });
+
 /// One queue of the guest's vif.
 pub(crate) struct Nic {
-    pub(crate) queue: VifQueue<LoopbackGrants, LoopbackEvent>,
+    pub(crate) queue: NicQueue<XenQueue>,
     pub(crate) events: Vec<EvtchnPort>,
     /// Frames that wait for room in the ring.
     pub(crate) backlog: FrameQueue,
@@ -120,20 +132,22 @@ impl Guest {
             let slabs = Slabs::new(&mut self.domain.grants()?, backend).ok();
             let nics = &mut self.nics;
             self.slabs = slabs.map(|slabs| {
-                nics.iter_mut().for_each(|nic| nic.queue.send_from(&slabs));
+                nics.iter_mut().filter_map(Nic::xen).for_each(|queue| queue.send_from(&slabs));
                 let page_pool = slabs.page_pool();
                 (slabs, page_pool)
             });
         }
-        let queues: Vec<QueueConfig> = self.nics.iter().map(|nic| nic.queue.config()).collect();
+        let queues = self.nics.iter_mut().filter_map(Nic::xen).map(|queue| queue.config());
+        let queues: Vec<QueueConfig> = queues.collect();
         let wants_control = self.wish.is_some() && wanted.control_ring;
         let control = self.nics.first_mut().filter(|_| wants_control).map(|nic| {
-            let config = nic.queue.add_control(backend, self.domain.alloc_unbound(backend)?)?;
-            nic.events.push(config.event);
+            let channel = self.domain.alloc_unbound(backend)?;
+            let config = nic.xen().map(|queue| queue.add_control(backend, channel)).transpose()?;
+            nic.events.extend(config.as_ref().map(|config| config.event));
             std::io::Result::Ok(config)
         });
         // Without pages for it, the backend hashes as it likes.
-        let control = control.and_then(Result::ok);
+        let control = control.and_then(Result::ok).flatten();
         self.is_wish_known = control.is_some();
         Ok(Allocated { queues, control })
     }
@@ -179,8 +193,7 @@ impl Guest {
         if self.is_in_pages() {
             queue.receive_in_place()?;
         }
-        let (backlog, received) = (FrameQueue::new(), FrameQueue::new());
-        Ok(Nic { queue, events: ports, backlog, received, is_awake: true, counters })
+        Ok(Nic::new(NicQueue::Xen(Box::new(queue)), ports, counters))
     }
 
     /// Whether received frames refer to pages of this connection.
@@ -202,7 +215,7 @@ impl Guest {
         for mut nic in self.nics.drain(..) {
             nic.received.drain(..).for_each(|frame| self.pool.recycle(frame));
             nic.backlog.drain(..).for_each(|frame| self.pool.recycle(frame));
-            are_free &= nic.queue.close().is_ok();
+            are_free &= nic.queue.close();
         }
         if let (Some((slabs, _)), Ok(mut grants)) = (self.slabs.take(), self.domain.grants()) {
             are_free &= slabs.close(&mut grants).is_ok();
@@ -211,7 +224,43 @@ impl Guest {
     }
 }
 
+impl NicQueue<XenQueue> {
+    /// Ends its grants and channels. Returns true if no page was in use.
+    fn close(self) -> bool {
+        match self {
+            NicQueue::Xen(queue) => queue.close().is_ok(),
+            NicQueue::Virtio(_) => true,
+        }
+    }
+}
+
 impl Nic {
+    /// A queue that is awake.
+    pub(crate) fn new(
+        queue: NicQueue<XenQueue>,
+        events: Vec<EvtchnPort>,
+        counters: Arc<QueueCounters>,
+    ) -> Nic {
+        let (backlog, received) = (FrameQueue::new(), FrameQueue::new());
+        Nic { queue, events, backlog, received, is_awake: true, counters }
+    }
+
+    /// The queue of a guest of Xen.
+    pub(crate) fn xen(&mut self) -> Option<&mut XenQueue> {
+        match &mut self.queue {
+            NicQueue::Xen(queue) => Some(queue),
+            NicQueue::Virtio(_) => None,
+        }
+    }
+
+    /// What has become of the guest's wish, if it could say it.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        match &self.queue {
+            NicQueue::Xen(queue) => Some(queue.progress()),
+            NicQueue::Virtio(_) => None,
+        }
+    }
+
     /// Whether the guest would act on this queue by itself.
     pub(crate) fn may_run(&self, pending: &[EvtchnPort]) -> bool {
         self.has_event(pending) || self.is_awake
@@ -255,6 +304,18 @@ impl Nic {
         into: &mut FrameBatch,
     ) -> Result<(), QueueDown> {
         self.queue.ingress(Budget { frames, ..Budget::BATCH }, pool, into)
+    }
+
+    /// Receives all frames, for no one.
+    pub(crate) fn discard(&mut self, pool: &mut FramePool) -> Result<(), QueueDown> {
+        loop {
+            let mut batch = FrameBatch::new();
+            self.receive(ringway_datapath::BATCH, pool, &mut batch)?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            batch.into_iter().for_each(|frame| pool.recycle(frame));
+        }
     }
 
     /// Goes to sleep, unless there is work.

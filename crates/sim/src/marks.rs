@@ -194,14 +194,46 @@ marks! {
     HostileStore => "hostile: odd keys",
     /// A hostile guest's vif was closed because of its actions.
     HostileClosed => "hostile: vif closed",
+    /// Everything of a virtio guest was passed, and its frames flow.
+    VirtioUp => "virtio guest up",
+    /// A frame arrived, of which one end is a virtio guest, and the other is not.
+    BetweenKinds => "frames between Xen and virtio",
+    /// The driver of a virtio guest began, perhaps with another number of pairs.
+    VirtioStarted => "virtio guest starts",
+    /// It ended.
+    VirtioStopped => "virtio guest stops",
+    /// A virtual machine was paused.
+    VirtioPaused => "virtual machine paused",
+    /// It ran again.
+    VirtioResumed => "virtual machine resumed",
+    /// All rings of a virtio guest were disabled.
+    VirtioDisabled => "virtio rings disabled",
+    /// They were enabled again.
+    VirtioEnabled => "virtio rings enabled",
+    /// A front-end of virtio came again when the description allowed less than it uses.
+    OfferKept => "more offered than described, to who uses it",
+    /// A virtio guest was not served at rest, and its vif said why.
+    VirtioExplained => "virtio guest not served, and why",
     /// A limit of a virtio vif was set.
     VirtioLimited => "limit of a virtio vif set",
+    /// The process of a front-end was killed.
+    FrontEndKilled => "front-end killed",
+    /// Another process came in its place.
+    FrontEndStarted => "front-end starts again",
+    /// A front-end closed its connection.
+    FrontEndLeaves => "front-end disconnects",
     /// The socket of a virtio vif was removed.
     SocketRemoved => "socket removed",
     /// It was made again.
     SocketReplaced => "socket made again",
     /// Something else was put in its place.
     SocketOfOtherKind => "not a socket at its place",
+    /// There was no descriptor left for a connection.
+    NoDescriptorForSocket => "no descriptor for a connection",
+    /// There was none for those of a message.
+    NoDescriptorForMessage => "no descriptor for a message",
+    /// Memory of a guest could not be mapped.
+    NoMemoryForGuest => "guest memory not mapped",
 }
 
 /// How often each mark was hit.

@@ -1,6 +1,6 @@
 //! Panics of the backend over vifs, which it notes for the next process.
 
-use ringway_host::{Charged, Note, PANICS_MAX, vif_name};
+use ringway_host::{Charged, Note, PANICS_MAX};
 use ringway_switch::PortId;
 
 use crate::flaw::{Checked, Rule, ensure};
@@ -12,13 +12,16 @@ impl World {
     /// The backend's process ends because an engine panics over a queue of this guest, and perhaps
     /// the next process as well, at once.
     pub(crate) fn panic_over(&mut self, guest: usize) -> Checked {
-        let vif = vif_of(self.plane.guests[guest].domid);
+        let name = self.name_of(guest);
         let Some(backend) = &self.backend else { return Ok(()) };
-        let ports: Vec<PortId> = backend.ports_of(&vif_name(vif)).collect();
+        let ports: Vec<PortId> = backend.ports_of(&name).collect();
         if !ports.is_empty() {
             let port = self.plane.choices.pick(&ports);
             let charged = backend.host.shared.occupants.at(port);
-            let expected = Charged::Xen(vif);
+            let expected = match guest < self.drivers.len() {
+                true => Charged::Xen(vif_of(self.plane.guests[guest].domid)),
+                false => Charged::Virtio(name),
+            };
             ensure(charged.as_ref() == Some(&expected), Rule::Quarantine, || {
                 format!("a panic over guest {guest} is charged to {charged:?}")
             })?;
@@ -41,9 +44,8 @@ impl World {
 
     /// Whether the backend does not serve a guest because of panics.
     pub(crate) fn is_quarantined(&self, guest: usize) -> bool {
-        let vif = vif_of(self.plane.guests[guest].domid);
-        let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
-        served.is_some_and(|served| served.state.is_quarantined)
+        let state = self.backend.as_ref().and_then(|backend| backend.state(&self.name_of(guest)));
+        state.is_some_and(|state| state.is_quarantined)
     }
 
     /// Whether a guest that was released is quarantined again: the process that had released it had
@@ -56,7 +58,6 @@ impl World {
     /// lets it be served.
     pub(crate) fn release_quarantined(&mut self) -> Checked {
         for guest in 0..self.plane.guests.len() {
-            let vif = vif_of(self.plane.guests[guest].domid);
             let is_quarantined = self.is_quarantined(guest);
             let panics = self.panics[guest];
             ensure(is_quarantined || panics < PANICS_MAX, Rule::Quarantine, || {
@@ -66,8 +67,8 @@ impl World {
                 continue;
             }
             self.plane.marks.hit(Mark::Quarantined);
-            let remedy = format!("ringway vif release {}", vif_name(vif));
-            let error = self.toolstack.error(vif);
+            let remedy = format!("ringway vif release {}", self.name_of(guest));
+            let error = self.error_of(guest)?;
             let says_so = error.as_ref().is_some_and(|error| error.contains(&remedy));
             ensure(says_so, Rule::Quarantine, || {
                 format!("guest {guest} is not served, and its error is {error:?}")

@@ -27,9 +27,8 @@ pub(crate) const QUEUES_MAX: u16 = 2;
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) engines: usize,
-    /// Guests of Xen.
+    /// Guests of Xen, and after them those of virtio.
     pub(crate) guests: usize,
-    /// Virtio vifs.
     pub(crate) virtio: usize,
     pub(crate) queues_wanted: u16,
     pub(crate) guest_caps: Vec<OffloadCaps>,
@@ -162,7 +161,9 @@ impl Scenario {
             queues_wanted: u16::try_from(queues_wanted).unwrap_or(1),
             wishes,
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
-            are_patched: (0..guests).map(|_| choices.is_one_in(4)).collect(),
+            are_patched: (0..guests + virtio)
+                .map(|it| it < guests && choices.is_one_in(4))
+                .collect(),
             uplink,
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
             is_bulk,

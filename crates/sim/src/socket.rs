@@ -136,6 +136,11 @@ impl Opener {
         self.reported.as_deref()
     }
 
+    /// Whether a front-end has connected since the process of the backend began.
+    pub(crate) fn has_connected(&self) -> bool {
+        self.shared.borrow().process.is_some()
+    }
+
     /// Tries to connect a front-end, if this process waits for that. Returns what the session has
     /// to learn, and the end of the front-end.
     pub(crate) fn turn(&mut self, waiting: Option<u32>) -> Option<(SessionEvent, Option<OwnedFd>)> {

@@ -33,14 +33,13 @@ impl World {
     /// Makes a step that is not traffic.
     pub(crate) fn trouble(&mut self) -> Checked {
         self.plane.journal.count_step();
-        let guests = self.plane.guests.len();
-        let guest = self.plane.choices.below(guests + self.scenario.virtio);
-        if let Some(virtio) = guest.checked_sub(guests) {
+        let guest = self.plane.choices.below(self.plane.guests.len());
+        if let Some(virtio) = guest.checked_sub(self.drivers.len()) {
             return self.virtio_trouble(virtio);
         }
         let disturbances = self.scenario.disturbances;
-        match self.plane.choices.below(22) {
-            0..=4 => self.move_some_queue(guest),
+        match self.plane.choices.below(24) {
+            0..=4 | 22 => self.move_some_queue(guest),
             5..=6 => self.toggle_capture(guest),
             7..=8 => {
                 self.change_pace(guest);
@@ -59,7 +58,7 @@ impl World {
                 Ok(())
             }
             13 if disturbances.have_deaths() => self.kill_guest(guest),
-            14 if disturbances.have_deaths() => self.reconnect(guest),
+            14 | 23 if disturbances.have_deaths() => self.reconnect(guest),
             15 if disturbances.have_deaths() => self.remove(guest),
             15 => {
                 self.pause_engine();
@@ -75,8 +74,8 @@ impl World {
         }
     }
 
-    fn move_some_queue(&mut self, guest: usize) -> Checked {
-        let name = vif_name(vif_of(self.plane.guests[guest].domid));
+    pub(crate) fn move_some_queue(&mut self, guest: usize) -> Checked {
+        let name = self.name_of(guest);
         let ports = self.backend.as_ref().map(|backend| backend.ports_of(&name));
         let uplink = self.plane.workers.as_ref().and_then(|workers| workers.uplink);
         let ports: Vec<PortId> = ports.into_iter().flatten().chain(uplink).collect();
@@ -99,7 +98,7 @@ impl World {
         Ok(())
     }
 
-    fn change_pace(&mut self, guest: usize) {
+    pub(crate) fn change_pace(&mut self, guest: usize) {
         let pace = self.plane.choices.pick(&[Pace::Fast, Pace::Slow, Pace::Stalled]);
         let devices = self.plane.devices.len();
         if devices > 0 && self.plane.choices.is_one_in(3) {
@@ -210,7 +209,7 @@ impl World {
 
 impl DataPlane {
     /// Queues will be refused when a vif is attached: what was done before must be undone.
-    fn refuse_queues(&mut self, guest: usize) {
+    pub(crate) fn refuse_queues(&mut self, guest: usize) {
         let its = |device: &&Device| device.kind == Kind::Vif { guest };
         match self.devices.iter().find(its) {
             Some(device) if self.choices.is_one_in(2) => {

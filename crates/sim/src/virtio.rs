@@ -1,24 +1,40 @@
-//! The virtio vifs of a world: the description of the host has them, and their front-ends would
-//! connect to sockets.
+//! The virtio vifs of a world: the description of the host has them, their front-ends connect to
+//! sockets, and their administrators and machines do what such do.
 
 use std::path::PathBuf;
 
-use ringway_backend::VhostVif;
+use ringway_backend::{SessionEvent, VhostVif};
 use ringway_calls::BackendRequest;
 use ringway_datapath::{OffloadCaps, PortRules};
-use ringway_host::{CallReply, Event, Note, Notes as _, VirtioWanted};
+use ringway_host::{CallReply, Event, Note, Notes as _, VirtioWanted, vif_name};
+use ringway_loopback::Limits;
+use ringway_vhost::frontend::Preferences;
 use ringway_vhost::request::PROTOCOL_FEATURES;
 use ringway_vhost_shell::Mode;
-use ringway_wire::virtio::Features;
+use ringway_wire::DomId;
+use ringway_wire::vhost_user::{
+    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_STATUS,
+};
+use ringway_wire::virtio::{
+    Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF,
+    VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
+};
 use ringway_xenbus::{Limit, VifLimits};
 
 use crate::calls::ENDED;
 use crate::canary::Canary;
+use crate::choices::Choices;
 use crate::flaw::{Checked, Flaw, Rule};
+use crate::guest::Guest;
+use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::process::Process;
-use crate::scenario::QUEUES_MAX;
+use crate::scenario::{LIVES_MAX, QUEUES_MAX, mac_of};
 use crate::socket::{Found, Opener};
+use crate::toolstack::vif_of;
+use crate::vmm::{Loss, Order, Vmm};
 use crate::world::{World, lost};
 
 /// Limits of a virtio vif, with some values.
@@ -26,56 +42,173 @@ const LIMITS: [(&str, &str); 4] =
     [("weight", "1"), ("weight", "7"), ("broadcast-mbit", "40000"), ("flood-rate", "1000000")];
 
 impl World {
-    /// Makes the sockets, before the first backend starts.
-    pub(crate) fn make_virtio(&mut self) {
+    /// Makes the front-ends, before the first backend starts.
+    pub(crate) fn make_front_ends(&mut self) {
         for number in 0..self.scenario.virtio {
-            self.virtio.names.push(format!("vm{number}"));
+            let wants = choose_preferences(&mut self.plane.choices);
+            let guest = self.scenario.guests + number;
+            self.virtio.vmms.push(Vmm::new(format!("vm{number}"), guest, wants));
             self.virtio.openers.push(Opener::new());
+            self.virtio.queues.push(QUEUES_MAX);
+            self.virtio.are_clean.push(true);
         }
     }
 
-    /// A process of the backend begins with the vifs of the description.
+    /// Makes the guests of the honest front-ends. A virtual machine is like a domain that grants
+    /// nothing.
+    pub(crate) fn make_virtio_guests(&mut self) {
+        for number in 0..self.scenario.virtio {
+            let place = self.scenario.guests + number;
+            let domid = DomId(u16::try_from(place).expect("a world is small") * LIVES_MAX + 1);
+            let domain = self.plane.machine.create_domain(domid, Limits::default());
+            let domain = domain.expect("the number is free");
+            let mut guest = Guest::new(domid, mac_of(place), domain);
+            // Until it is connected, frames to it may reach no port.
+            guest.is_disturbed = true;
+            self.plane.guests.push(guest);
+            self.panics.push(0);
+        }
+    }
+
+    /// A process of the backend begins with the vifs of the description, which may have changed.
     pub(crate) fn add_virtio(&mut self, process: &mut Process) {
         let World { plane, notes, virtio, scenario, settings, .. } = self;
-        for (name, opener) in virtio.names.iter().zip(&mut virtio.openers) {
-            if scenario.canary == Some(Canary::ForgottenLimits) {
-                drop(notes.remove(&Note::Settings(name.clone())));
+        for (number, vmm) in virtio.vmms.iter().enumerate() {
+            let (name, guest) = (vmm.name.clone(), Some(vmm.guest));
+            match scenario.canary {
+                Some(Canary::ForgottenOffer) => drop(notes.remove(&Note::Negotiated(name.clone()))),
+                Some(Canary::ForgottenLimits) => drop(notes.remove(&Note::Settings(name.clone()))),
+                _ => {}
             }
+            let queues = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
+            let queues = queues.expect("there are few");
+            (virtio.are_clean[number], virtio.queues[number]) = (true, queues);
             if notes.is_stale(&Note::Settings(name.clone())) {
-                settings.forget(name);
+                settings.forget(&name);
             }
-            let config = described(name.clone(), QUEUES_MAX);
-            let source = opener.begin(scenario.canary);
-            let added = process.add_virtio(&config, source, None, plane, notes);
+            let config = described(name, queues, guest);
+            let source = virtio.openers[number].begin(scenario.canary);
+            let owner = guest.map(Owner::Guest);
+            let added = process.add_virtio(&config, source, owner, plane, notes);
             added.expect("nothing refuses it");
         }
     }
 
-    /// Gives a turn to the opener of a virtio vif. Returns whether it did something.
+    /// Gives a turn to the opener of a virtio vif and to its front-end. Returns whether one did
+    /// something.
     pub(crate) fn run_virtio(&mut self, number: usize) -> Checked<bool> {
+        let vmm = &mut self.virtio.vmms[number];
+        let news = self.virtio.openers[number].turn(vmm.waiting());
+        let Some((event, socket)) = news else {
+            let was_linked = vmm.waiting().is_none();
+            let mut has_run = vmm.turn(&mut self.plane)?;
+            if vmm.must_start && vmm.follow(Order::Start(1), &mut self.plane) {
+                (vmm.must_start, has_run) = (false, true);
+            }
+            let is_lost = was_linked && vmm.waiting().is_some();
+            // The end of a killed backend is no failure of the next one.
+            let has_failed = is_lost && self.virtio.openers[number].has_connected();
+            self.virtio.are_clean[number] &= !has_failed;
+            self.check_offer(number)?;
+            return Ok(has_run);
+        };
         let World { plane, backend, notes, virtio, .. } = self;
-        let Some((event, _)) = virtio.openers[number].turn(None) else { return Ok(false) };
-        let name = &virtio.names[number];
+        let vmm = &mut virtio.vmms[number];
+        let name = vmm.name.clone();
+        socket.into_iter().for_each(|socket| vmm.connected(socket));
+        plane.journal.note(|| match &event {
+            SessionEvent::Waits(reason) => format!("{name} waits: {reason}"),
+            _ => format!("a front-end of {name} connects"),
+        });
         let Some(backend) = backend else { return Ok(true) };
-        plane.journal.note(|| format!("the opener reports of {name}: {event:?}"));
-        backend.tell(name, event, plane, notes).map_err(|error| lost(&error))?;
+        backend.tell(&name, event, plane, notes).map_err(|error| lost(&error))?;
         Ok(true)
     }
 
-    /// What an administrator does to a virtio vif.
+    /// What an administrator does to a virtio vif, or its machine does.
     pub(crate) fn virtio_trouble(&mut self, number: usize) -> Checked {
+        let guest = self.virtio.vmms[number].guest;
         let disturbances = self.scenario.disturbances;
-        match self.plane.choices.below(4) {
-            0 => self.limit_virtio(number),
-            1 if disturbances.have_links() || disturbances.have_deaths() => {
-                self.change_socket(number);
+        match self.plane.choices.below(20) {
+            0..=4 => self.move_some_queue(guest),
+            5 => self.toggle_capture(guest),
+            6..=7 => {
+                self.change_pace(guest);
                 Ok(())
             }
-            2 if disturbances.have_deaths() => {
+            8 => self.limit_virtio(number),
+            9..=13 => {
+                self.order(number);
+                Ok(())
+            }
+            14..=15 if disturbances.have_deaths() => self.end_front_end(number),
+            16 if disturbances.have_deaths() && self.plane.choices.is_one_in(2) => {
+                self.panic_over(guest)
+            }
+            16 if disturbances.have_deaths() => {
                 self.plane.kill_backend();
                 Ok(())
             }
+            17 if disturbances.have_links() || disturbances.have_deaths() => {
+                self.change_socket(number);
+                Ok(())
+            }
+            18 if disturbances.have_faults() => {
+                self.exhaust(number);
+                Ok(())
+            }
+            19 => self.release(guest),
             _ => Ok(()),
+        }
+    }
+
+    /// Has a guest or its machine do something.
+    fn order(&mut self, number: usize) {
+        let World { plane, virtio, .. } = self;
+        let pairs = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1);
+        let vmm = &mut virtio.vmms[number];
+        let order = plane.choices.pick(&vmm.possible(pairs));
+        let mark = match order {
+            Order::Start(_) => Mark::VirtioStarted,
+            Order::Stop => Mark::VirtioStopped,
+            Order::Pause => Mark::VirtioPaused,
+            Order::Resume => Mark::VirtioResumed,
+            Order::Disable => Mark::VirtioDisabled,
+            Order::Enable => Mark::VirtioEnabled,
+        };
+        let has_followed = vmm.follow(order, plane);
+        plane.marks.add(mark, u64::from(has_followed));
+    }
+
+    /// A front-end's process ends, or starts again, or closes its connection.
+    fn end_front_end(&mut self, number: usize) -> Checked {
+        let World { plane, virtio, .. } = self;
+        let vmm = &mut virtio.vmms[number];
+        virtio.are_clean[number] = false;
+        match vmm.process {
+            None => self.start_front_end(number),
+            Some(_) if plane.choices.is_one_in(2) => {
+                plane.marks.hit(Mark::FrontEndKilled);
+                vmm.kill(plane);
+            }
+            Some(_) => {
+                plane.marks.hit(Mark::FrontEndLeaves);
+                vmm.disconnect(plane);
+            }
+        }
+        let vmm = &self.virtio.vmms[number];
+        let (name, process) = (&vmm.name, vmm.process);
+        self.plane.journal.note(|| format!("the front-end of {name} is process {process:?}"));
+        Ok(())
+    }
+
+    /// Starts the process of a front-end, unless there is one.
+    pub(crate) fn start_front_end(&mut self, number: usize) {
+        let World { plane, virtio, .. } = self;
+        let vmm = &mut virtio.vmms[number];
+        if vmm.process.is_none() {
+            plane.marks.hit(Mark::FrontEndStarted);
+            vmm.start_process(choose_preferences(&mut plane.choices));
         }
     }
 
@@ -92,9 +225,33 @@ impl World {
         virtio.openers[number].found = found;
     }
 
+    /// Descriptors or memory will be exhausted.
+    fn exhaust(&mut self, number: usize) {
+        let World { plane, virtio, .. } = self;
+        plane.journal.note(|| format!("virtio vif {number} will lack resources"));
+        match plane.choices.below(4) {
+            0 => {
+                plane.marks.hit(Mark::NoDescriptorForSocket);
+                virtio.openers[number].has_shortage = true;
+            }
+            1 => {
+                plane.marks.hit(Mark::NoDescriptorForMessage);
+                virtio.vmms[number].loss = Some(Loss::Descriptors);
+            }
+            2 => {
+                plane.marks.hit(Mark::NoMemoryForGuest);
+                virtio.vmms[number].loss = Some(Loss::Memory);
+            }
+            _ => {
+                let guest = virtio.vmms[number].guest;
+                plane.refuse_queues(guest);
+            }
+        }
+    }
+
     /// An administrator sets a limit of a virtio vif.
     fn limit_virtio(&mut self, number: usize) -> Checked {
-        let name = self.virtio.names[number].clone();
+        let name = self.virtio.vmms[number].name.clone();
         let (limit, value) = self.plane.choices.pick(&LIMITS);
         let key = Limit::named(limit).map_or("", |limit| limit.key);
         let request = BackendRequest::SetLimit {
@@ -121,22 +278,32 @@ impl World {
         }
     }
 
+    /// The name of a guest's vif.
+    pub(crate) fn name_of(&self, guest: usize) -> String {
+        match guest.checked_sub(self.scenario.guests) {
+            None => vif_name(vif_of(self.plane.guests[guest].domid)),
+            Some(number) => self.virtio.vmms[number].name.clone(),
+        }
+    }
+
     /// All virtio vifs leave, as when the description has them no more.
     pub(crate) fn remove_virtio(&mut self) -> Checked {
         let World { plane, backend, notes, virtio, .. } = self;
-        for name in &virtio.names {
+        let names: Vec<String> = virtio.vmms.iter().map(|vmm| vmm.name.clone()).collect();
+        for name in &names {
             if let Some(backend) = backend {
                 let removed = backend.on(Event::Removed(name.clone()), plane, notes);
                 removed.map_err(|error| lost(&error))?;
             }
         }
         virtio.openers.clear();
-        self.check_virtio_release()
+        virtio.vmms.iter_mut().for_each(|vmm| vmm.kill(plane));
+        self.check_virtio_release(&names)
     }
 }
 
 /// What the description says of a vif.
-fn described(name: String, queues: u16) -> VhostVif {
+fn described(name: String, queues: u16, guest: Option<usize>) -> VhostVif {
     let wanted = VirtioWanted {
         name: name.clone(),
         queues,
@@ -144,9 +311,31 @@ fn described(name: String, queues: u16) -> VhostVif {
         bridge: None,
         features: Features(u64::MAX),
         protocol: PROTOCOL_FEATURES,
-        mac: None,
+        mac: guest.map(mac_of),
         rules: PortRules::default(),
         limits: VifLimits::default(),
     };
     VhostVif { wanted, socket: PathBuf::from(name), mode: Mode::Client, max_memory: None }
+}
+
+/// What a front-end wants to use.
+fn choose_preferences(choices: &mut Choices) -> Preferences {
+    let mut features = Features::of(&[VIRTIO_F_VERSION_1, VIRTIO_NET_F_MQ]);
+    for bits in [
+        &[VIRTIO_RING_F_EVENT_IDX][..],
+        &[VIRTIO_RING_F_INDIRECT_DESC],
+        &[VIRTIO_NET_F_MRG_RXBUF],
+        &[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_TSO4],
+        &[VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4],
+    ] {
+        if !choices.is_one_in(4) {
+            features = features.or(Features::of(bits));
+        }
+    }
+    let mut protocol = VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_REPLY_ACK;
+    for bit in [VHOST_USER_PROTOCOL_F_STATUS, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS] {
+        protocol |= if choices.is_one_in(2) { bit } else { 0 };
+    }
+    let pairs = u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1);
+    Preferences { features, protocol, pairs }
 }

@@ -14,7 +14,7 @@ use crate::world::World;
 impl World {
     /// At rest, each guest with a control ring has its wish, whichever process has carried it out.
     pub(crate) fn check_wishes(&mut self) -> Checked {
-        for guest in 0..self.plane.guests.len() {
+        for guest in 0..self.drivers.len() {
             while self.repeat_wish(guest)? {
                 self.settle()?;
             }
@@ -23,8 +23,8 @@ impl World {
             let vif = vif_of(it.domid);
             let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
             let Some(served) = served.filter(|_| it.is_wish_known && it.is_up) else { continue };
-            let progress = nic.queue.progress();
-            ensure(progress == Progress::Done, Rule::WakeUps, || {
+            let progress = nic.progress();
+            ensure(progress == Some(Progress::Done), Rule::WakeUps, || {
                 format!("guest {guest} waits for responses to its messages: {progress:?}")
             })?;
             let set = served.state.hashing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ impl World {
     /// whose page the machine does not copy: the guest sends all again. Returns whether it does.
     fn repeat_wish(&mut self, guest: usize) -> Checked<bool> {
         let nic = self.plane.guests[guest].nics.first();
-        if !nic.is_some_and(|nic| matches!(nic.queue.progress(), Progress::Refused(_))) {
+        if !nic.is_some_and(|nic| matches!(nic.progress(), Some(Progress::Refused(_)))) {
             return Ok(false);
         }
         self.plane.marks.hit(Mark::WishRepeated);
@@ -64,7 +64,7 @@ impl DataPlane {
         let it = &mut self.guests[guest];
         let (Some(wish), Some(nic)) = (&it.wish, it.nics.first_mut()) else { return Ok(()) };
         nic.is_awake = true;
-        let wished = nic.queue.wish(wish.clone());
+        let wished = nic.xen().map_or(Ok(()), |queue| queue.wish(wish.clone()));
         self.unless_down(guest, wished)
     }
 }

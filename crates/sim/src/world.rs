@@ -112,11 +112,12 @@ impl World {
             wanted: BTreeMap::new(),
             virtio: Virtio::default(),
         };
-        world.make_virtio();
+        world.make_front_ends();
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
             world.make_guest(guest)?;
         }
+        world.make_virtio_guests();
         for hostile in 0..world.scenario.hostiles {
             world.make_hostile(hostile)?;
         }
@@ -147,8 +148,8 @@ impl World {
     /// Makes one step.
     fn step(&mut self) -> Checked {
         match self.plane.choices.below(64) {
-            0..=47 => self.plane.step()?,
-            48..=59 => self.control_step()?,
+            0..=45 => self.plane.step()?,
+            46..=57 => self.control_step()?,
             60 if !self.plane.hostiles.is_empty() => self.hostile_step(),
             _ => self.trouble()?,
         }
@@ -196,7 +197,7 @@ impl World {
     }
 
     fn make_hostile(&mut self, number: usize) -> Checked {
-        let place = self.scenario.guests + number;
+        let place = self.plane.guests.len() + number;
         let domid = DomId(u16::try_from(place).expect("a world is small") * LIVES_MAX + 1);
         let domain = self.plane.machine.create_domain(domid, Limits::default());
         let hostile = Hostile::new(domid, mac_of(place), domain.expect("the number is free"));
@@ -260,7 +261,7 @@ impl World {
     /// All pairs of ends that reach each other, in both directions: those on the switch, and a
     /// guest whose vif is patched with the station at its far end.
     fn pairs(&self) -> Vec<[usize; 2]> {
-        let guests = self.scenario.guests;
+        let guests = self.plane.guests.len();
         let place_of = |end: usize| match end.checked_sub(guests) {
             None if self.scenario.are_patched[end] => Kind::Vif { guest: end },
             // Any place on the switch will do.
@@ -275,7 +276,7 @@ impl World {
     }
 
     fn mac_of_end(&self, end: usize) -> MacAddr {
-        match end.checked_sub(self.scenario.guests) {
+        match end.checked_sub(self.plane.guests.len()) {
             None => mac_of(end),
             Some(station) => self.plane.stations[station].mac,
         }
@@ -493,8 +494,8 @@ impl World {
         Ok(true)
     }
 
-    /// How many ends have turns: the drivers of guests of Xen, the backend, and the openers of the
-    /// sockets of virtio vifs.
+    /// How many ends have turns: the drivers of guests of Xen, the backend, and the front-ends of
+    /// virtio with their openers.
     pub(crate) fn ends(&self) -> usize {
         self.drivers.len() + 1 + self.virtio.openers.len()
     }
@@ -519,9 +520,9 @@ impl World {
         }
     }
 
-    /// The vifs of all guests.
+    /// The vifs of all guests of Xen.
     fn vifs(&self) -> Vec<Vif> {
-        let honest = self.plane.guests.iter().map(|guest| guest.domid);
+        let honest = self.plane.guests[..self.drivers.len()].iter().map(|guest| guest.domid);
         let domids = honest.chain(self.plane.hostiles.iter().map(|hostile| hostile.domid));
         domids.map(vif_of).collect()
     }

@@ -63,7 +63,7 @@ use tree::Tree;
 
 const HELP: &str = "\
 usage: cargo xtask VERB
-  check  [PART]: format, lints, tidy, spec, unit tests, 1,000 worlds; run it before each push
+  check  [PART]: format, lints, tidy, spec, unit tests, 1,500 worlds; run it before each push
   test   [PART]: check, the tests of all crates and programs, 10,000 worlds: what CI runs
   nightly  [PART]: everything, with bounds on time; needs a quiet machine and some hours.
          Without a PART they take all: vifs, doctor, lab
