@@ -42,6 +42,8 @@ pub enum Canary {
     HiddenObstacle,
     /// A front-end's message that enables or disables a ring is lost.
     LostMessage,
+    /// The backend waits for the rest of a front-end's message.
+    StuckTurn,
     /// What a front-end uses is not noted for the next process.
     ForgottenOffer,
     /// What was set of virtio vifs is not noted for the next process.
@@ -50,7 +52,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 20] = [
+    pub const ALL: [Canary; 21] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -69,6 +71,7 @@ impl Canary {
         Canary::HiddenFault,
         Canary::HiddenObstacle,
         Canary::LostMessage,
+        Canary::StuckTurn,
         Canary::ForgottenOffer,
         Canary::ForgottenLimits,
     ];

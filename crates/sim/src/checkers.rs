@@ -221,7 +221,7 @@ impl World {
         let on_switch = on_switch.filter(|(guest, _)| !self.scenario.are_patched[*guest]);
         let macs = on_switch.map(|(_, guest)| guest.mac).chain(stations);
         let are_known = macs.into_iter().all(|mac| workers.is_some_and(|it| it.knows(mac)));
-        let mut is_calm = self.scenario.hostiles == 0 && are_known;
+        let mut is_calm = self.scenario.has_no_hostiles() && are_known;
         for guest in 0..self.plane.guests.len() {
             let is_connected = self.is_connected(guest);
             is_calm &= is_connected;

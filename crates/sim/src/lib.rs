@@ -23,6 +23,7 @@ mod driver;
 mod flaw;
 mod guest;
 mod hostile;
+mod intruder;
 mod journal;
 mod kernel;
 mod ledger;

@@ -234,6 +234,22 @@ marks! {
     NoDescriptorForMessage => "no descriptor for a message",
     /// Memory of a guest could not be mapped.
     NoMemoryForGuest => "guest memory not mapped",
+    /// A hostile front-end did what it must to be served.
+    IntruderServed => "intruder: passes rings",
+    /// It sent a request that makes no sense.
+    IntruderRequest => "intruder: odd request",
+    /// It sent arbitrary bytes.
+    IntruderBytes => "intruder: arbitrary bytes",
+    /// It sent a part of a message.
+    IntruderPart => "intruder: part of a message",
+    /// It sent more than a backend reads at once.
+    IntruderFloods => "intruder: floods",
+    /// It cut the memory of its guest.
+    IntruderTruncates => "intruder: memory cut",
+    /// Its guest wrote arbitrary bytes into its rings.
+    IntruderRings => "intruder: rings overwritten",
+    /// It left.
+    IntruderLeaves => "intruder: leaves",
 }
 
 /// How often each mark was hit.

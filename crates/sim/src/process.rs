@@ -13,7 +13,7 @@ use ringway_calls::BackendRequest;
 use ringway_host::{
     AddedVirtio, Around, CallReply, Connection, Devices, Event, EventOf, Followed, Host,
     HostConfig, MemoryOf, NotDone, OtherPort, Parts, Phase, Scope, Session as _, SessionEventOf,
-    Shared, VifState, World, watch,
+    Shared, VifState, VirtioVif, World, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -425,7 +425,16 @@ impl Process {
             let is_told = self.unfinished.contains(place) || is_readable(vif.session.waker());
             (is_told && !vif.is_closed()) || vif.due().is_some_and(|due| due <= now)
         });
-        let places: Vec<usize> = with_work.map(|(place, _)| place).collect();
+        let mut places: Vec<usize> = with_work.map(|(place, _)| place).collect();
+        if plane.canary == Some(Canary::StuckTurn) {
+            // The loop waits for the rest of a message.
+            let is_begun = |vif: &VirtioVif<Simulated>| {
+                vif.session.error().is_some_and(|error| error.contains("bytes of a message"))
+            };
+            if let Some(stuck) = self.host.virtio().position(is_begun) {
+                places.retain(|place| *place == stuck);
+            }
+        }
         if places.is_empty() {
             return false;
         }

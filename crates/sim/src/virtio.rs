@@ -28,6 +28,7 @@ use crate::canary::Canary;
 use crate::choices::Choices;
 use crate::flaw::{Checked, Flaw, Rule};
 use crate::guest::Guest;
+use crate::intruder::Intruder;
 use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::process::Process;
@@ -52,6 +53,10 @@ impl World {
             self.virtio.queues.push(QUEUES_MAX);
             self.virtio.are_clean.push(true);
         }
+        for number in 0..self.scenario.intruders {
+            self.virtio.intruders.push(Intruder::new(format!("rogue{number}")));
+            self.virtio.openers.push(Opener::new());
+        }
     }
 
     /// Makes the guests of the honest front-ends. A virtual machine is like a domain that grants
@@ -73,8 +78,10 @@ impl World {
     /// A process of the backend begins with the vifs of the description, which may have changed.
     pub(crate) fn add_virtio(&mut self, process: &mut Process) {
         let World { plane, notes, virtio, scenario, settings, .. } = self;
-        for (number, vmm) in virtio.vmms.iter().enumerate() {
-            let (name, guest) = (vmm.name.clone(), Some(vmm.guest));
+        let vmms = virtio.vmms.iter().map(|vmm| (vmm.name.clone(), Some(vmm.guest)));
+        let intruders = virtio.intruders.iter().map(|intruder| (intruder.name.clone(), None));
+        let all: Vec<(String, Option<usize>)> = vmms.chain(intruders).collect();
+        for (number, (name, guest)) in all.into_iter().enumerate() {
             match scenario.canary {
                 Some(Canary::ForgottenOffer) => drop(notes.remove(&Note::Negotiated(name.clone()))),
                 Some(Canary::ForgottenLimits) => drop(notes.remove(&Note::Settings(name.clone()))),
@@ -82,7 +89,9 @@ impl World {
             }
             let queues = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
             let queues = queues.expect("there are few");
-            (virtio.are_clean[number], virtio.queues[number]) = (true, queues);
+            if let Some(clean) = virtio.are_clean.get_mut(number) {
+                (*clean, virtio.queues[number]) = (true, queues);
+            }
             if notes.is_stale(&Note::Settings(name.clone())) {
                 settings.forget(&name);
             }
@@ -97,9 +106,14 @@ impl World {
     /// Gives a turn to the opener of a virtio vif and to its front-end. Returns whether one did
     /// something.
     pub(crate) fn run_virtio(&mut self, number: usize) -> Checked<bool> {
-        let vmm = &mut self.virtio.vmms[number];
-        let news = self.virtio.openers[number].turn(vmm.waiting());
+        let honest = self.virtio.vmms.len();
+        let waiting = match number.checked_sub(honest) {
+            None => self.virtio.vmms[number].waiting(),
+            Some(intruder) => self.virtio.intruders[intruder].waiting(),
+        };
+        let news = self.virtio.openers[number].turn(waiting);
         let Some((event, socket)) = news else {
+            let Some(vmm) = self.virtio.vmms.get_mut(number) else { return Ok(false) };
             let was_linked = vmm.waiting().is_none();
             let mut has_run = vmm.turn(&mut self.plane)?;
             if vmm.must_start && vmm.follow(Order::Start(1), &mut self.plane) {
@@ -113,9 +127,18 @@ impl World {
             return Ok(has_run);
         };
         let World { plane, backend, notes, virtio, .. } = self;
-        let vmm = &mut virtio.vmms[number];
-        let name = vmm.name.clone();
-        socket.into_iter().for_each(|socket| vmm.connected(socket));
+        let name = match number.checked_sub(honest) {
+            None => {
+                let vmm = &mut virtio.vmms[number];
+                socket.into_iter().for_each(|socket| vmm.connected(socket));
+                vmm.name.clone()
+            }
+            Some(intruder) => {
+                let intruder = &mut virtio.intruders[intruder];
+                socket.into_iter().for_each(|socket| intruder.connected(socket));
+                intruder.name.clone()
+            }
+        };
         plane.journal.note(|| match &event {
             SessionEvent::Waits(reason) => format!("{name} waits: {reason}"),
             _ => format!("a front-end of {name} connects"),
@@ -159,6 +182,18 @@ impl World {
             }
             19 => self.release(guest),
             _ => Ok(()),
+        }
+    }
+
+    /// Lets a hostile front-end act.
+    pub(crate) fn intrude(&mut self) {
+        self.plane.journal.count_step();
+        let World { plane, virtio, .. } = self;
+        let number = plane.choices.below(virtio.intruders.len());
+        let intruder = &mut virtio.intruders[number];
+        if let Some(mark) = intruder.act(&mut plane.choices) {
+            plane.marks.hit(mark);
+            plane.journal.note(|| format!("{}: {}", intruder.name, mark.name()));
         }
     }
 
@@ -289,7 +324,9 @@ impl World {
     /// All virtio vifs leave, as when the description has them no more.
     pub(crate) fn remove_virtio(&mut self) -> Checked {
         let World { plane, backend, notes, virtio, .. } = self;
-        let names: Vec<String> = virtio.vmms.iter().map(|vmm| vmm.name.clone()).collect();
+        let vmms = virtio.vmms.iter().map(|vmm| vmm.name.clone());
+        let names: Vec<String> =
+            vmms.chain(virtio.intruders.iter().map(|it| it.name.clone())).collect();
         for name in &names {
             if let Some(backend) = backend {
                 let removed = backend.on(Event::Removed(name.clone()), plane, notes);
@@ -298,6 +335,7 @@ impl World {
         }
         virtio.openers.clear();
         virtio.vmms.iter_mut().for_each(|vmm| vmm.kill(plane));
+        virtio.intruders.clear();
         self.check_virtio_release(&names)
     }
 }

@@ -1,5 +1,6 @@
 //! All virtio vifs of a world.
 
+use crate::intruder::Intruder;
 use crate::socket::Opener;
 use crate::vmm::Vmm;
 
@@ -7,10 +8,11 @@ use crate::vmm::Vmm;
 #[derive(Default)]
 pub(crate) struct Virtio {
     pub(crate) vmms: Vec<Vmm>,
-    /// By vif.
+    pub(crate) intruders: Vec<Intruder>,
+    /// By vif: those of honest guests come first.
     pub(crate) openers: Vec<Opener>,
-    /// By vif: the pairs that the description allows now.
+    /// By honest vif: the pairs that the description allows now.
     pub(crate) queues: Vec<u16>,
-    /// By vif: whether nothing has gone wrong with it since the backend started.
+    /// By honest vif: whether nothing has gone wrong with it since the backend started.
     pub(crate) are_clean: Vec<bool>,
 }

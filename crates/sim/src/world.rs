@@ -151,6 +151,7 @@ impl World {
             0..=45 => self.plane.step()?,
             46..=57 => self.control_step()?,
             60 if !self.plane.hostiles.is_empty() => self.hostile_step(),
+            61 if self.scenario.intruders > 0 => self.intrude(),
             _ => self.trouble()?,
         }
         self.after_step()
