@@ -18,6 +18,8 @@ use ringway_virtfront::QueuePair;
 use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::QueueConfig;
 use ringway_xenbus::frontend::{Allocated, Allocation};
+
+use crate::scenario::guest_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The most frames per queue that applications leave with the guest's network stack.
@@ -173,7 +175,7 @@ impl Guest {
     /// Whether it leaves the ends of long frames in pages, as a guest with a device does: every
     /// other guest.
     pub(crate) fn is_in_pages(&self) -> bool {
-        self.domid.0 % 2 == 0
+        (usize::from(self.domid.0) + guest_of(self.domid)) % 2 == 0
     }
 
     fn make_nic(&self, backend: DomId, is_split: bool) -> std::io::Result<Nic> {

@@ -13,7 +13,8 @@ pub struct KeptNotes {
     notes: Arc<Mutex<BTreeMap<Note, Vec<u8>>>>,
     /// Whether there is no room for anything more.
     is_full: Arc<AtomicBool>,
-    /// Those that found no room when they were last written.
+    /// Those that found no room when they were last written. That of devices stays here: a device
+    /// that its process found without a note is in no later one either.
     stale: Arc<Mutex<BTreeSet<Note>>>,
 }
 
@@ -44,6 +45,13 @@ impl KeptNotes {
     }
 }
 
+/// A note is what it should be.
+fn forget(note: &Note, stale: &mut BTreeSet<Note>) {
+    if *note != Note::Devices {
+        stale.remove(note);
+    }
+}
+
 impl Notes for KeptNotes {
     fn read(&mut self, note: &Note, len_max: u64) -> Vec<u8> {
         let mut content = self.all().get(note).cloned().unwrap_or_default();
@@ -57,7 +65,7 @@ impl Notes for KeptNotes {
             stale.insert(note.clone());
             return Err(io::ErrorKind::StorageFull.into());
         }
-        stale.remove(note);
+        forget(note, &mut stale);
         let mut notes = self.all();
         let kept = notes.entry(note.clone()).or_default();
         // It is written in place, and not made shorter.
@@ -73,7 +81,7 @@ impl Notes for KeptNotes {
     }
 
     fn remove(&mut self, note: &Note) -> io::Result<()> {
-        self.stale.lock().unwrap_or_else(PoisonError::into_inner).remove(note);
+        forget(note, &mut self.stale.lock().unwrap_or_else(PoisonError::into_inner));
         self.all().remove(note);
         Ok(())
     }
