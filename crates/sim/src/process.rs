@@ -12,8 +12,8 @@ use ringway_backend::{SessionEvent, VhostSession, VhostVif};
 use ringway_calls::BackendRequest;
 use ringway_host::{
     AddedVirtio, Around, CallReply, Connection, Devices, Event, EventOf, Followed, Host,
-    HostConfig, MemoryOf, NotDone, OtherPort, Parts, Phase, Scope, Session as _, SessionEventOf,
-    Shared, VifState, VirtioVif, World, watch,
+    HostConfig, Hosting, MemoryOf, NotDone, OtherPort, Parts, Phase, Scope, Session as _,
+    SessionEventOf, Shared, VifState, VirtioVif, World, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -261,6 +261,19 @@ impl Process {
         let comparison = self.host.shared.comparison.due();
         let comparison = comparison.filter(|_| self.settled != Some(self.kernel.version()));
         self.host.due().into_iter().chain(comparison).min()
+    }
+
+    /// Does something with what vifs are served with.
+    pub(crate) fn act<R>(
+        &mut self,
+        plane: &mut DataPlane,
+        notes: &mut KeptNotes,
+        act: impl FnOnce(&mut Hosting<'_, Simulated>) -> R,
+    ) -> R {
+        let now = plane.now;
+        let Process { host, store, hypervisor, devices, .. } = self;
+        let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
+        act(&mut parts.split(&mut host.shared, now).1)
     }
 
     /// Carries out a call.

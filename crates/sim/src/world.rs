@@ -7,9 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ringway_datapath::{MacAddr, QueueCounters, VlanRules};
-use ringway_engine::steps::{self, Attachment, NewPort};
-use ringway_engine::{Capture, Forwarding, Stations};
-use ringway_host::{Note, unlimited, vif_name};
+use ringway_engine::{Capture, Stations};
+use ringway_host::{Hosting, Note, unlimited, vif_name};
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
@@ -424,14 +423,11 @@ impl World {
         tap.reopen(queues);
         let counters: Vec<Arc<QueueCounters>> = (0..queues).map(|_| Arc::default()).collect();
         let queues = tap.queues(&counters).into_iter().zip(counters);
-        let queues = queues.map(|(queue, counters)| {
-            let (flood, stations) = (unlimited(), Stations::Many);
-            Attachment { queue: queue.into(), counters, flood, stations }
-        });
-        let forwarding = Forwarding::Switch(Arc::clone(&shared.switch));
-        let (limits, policy) = (ringway_engine::Limits::default(), &policy);
-        let port = NewPort { id, forwarding: &forwarding, policy, limits: &limits, steering: None };
-        steps::attach(&mut self.plane, port, queues.collect())?;
+        let queues = queues.map(|(queue, counters)| (queue.into(), counters));
+        let attach = |hosting: &mut Hosting<'_, _>| {
+            hosting.attach(id, &policy, (&unlimited(), Stations::Many), queues)
+        };
+        process.act(&mut self.plane, &mut self.notes, attach)?;
         let uplink = |station: &&Station| self.plane.devices[station.device].kind == Kind::Uplink;
         for station in self.plane.stations.iter().filter(uplink) {
             let device = &self.plane.devices[station.device];
