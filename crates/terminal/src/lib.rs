@@ -15,13 +15,13 @@ use std::process::ExitCode;
 use crate::output::ReaderLeft;
 
 /// The exit code of a program with this result, which it reports on standard error if it is an
-/// error. All programs of ringway use the name of the one that users start.
+/// error.
 pub fn exit(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if error.is::<ReaderLeft>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ringway: {error:#}");
+            logging::report(&error);
             ExitCode::FAILURE
         }
     }

@@ -1,7 +1,9 @@
 //! What a host reports to the process that started it, on standard output: sentences, or lines of
 //! JSON.
 
+use ringway_terminal::logging;
 use serde::Serialize;
+use tracing::Level;
 
 /// Something that happened. The names and fields are for scripts, too.
 #[derive(Debug, Clone, Serialize)]
@@ -55,6 +57,18 @@ pub(crate) enum Event<'a> {
     },
 }
 
+impl Event<'_> {
+    /// Its level in a log.
+    fn level(&self) -> Level {
+        match self {
+            Event::Ready { .. } | Event::Serving { .. } | Event::GuestStarted { .. } => Level::INFO,
+            Event::BackendRestarted { .. }
+            | Event::ProcessRestarted { .. }
+            | Event::GuestEnded { .. } => Level::WARN,
+        }
+    }
+}
+
 /// A guest that is connected.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ReadyGuest<'a> {
@@ -86,7 +100,10 @@ impl Show {
             Show::Json => serde_json::to_string(event)
                 .map_err(std::io::Error::from)
                 .and_then(|line| writeln!(out, "{line}")),
-            Show::Sentences => write!(out, "{}", sentence(event)),
+            Show::Sentences => {
+                let beginning = logging::beginning(&out, event.level());
+                write!(out, "{beginning}{}", sentence(event))
+            }
         };
         let _ = out.flush();
     }

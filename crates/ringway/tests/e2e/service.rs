@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -333,4 +333,25 @@ fn the_supervisor_of_tenants_reports_for_all_processes() {
     notices.up_to("STOPPING=1");
     let (status, _place, log) = host.ended();
     assert!(status.success(), "{status}\n{log}");
+}
+
+#[test]
+fn the_journal_has_the_priority_of_each_line() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let place = tempfile::tempdir().expect("a directory can be made");
+    // The host writes its log into this file.
+    let log = fs::File::create(place.path().join("log")).expect("created");
+    let log = log.metadata().expect("it is open");
+    let stream = format!("{}:{}", log.dev(), log.ino());
+    let variables = [("JOURNAL_STREAM", OsStr::new(&stream))];
+    let host = Host::start_with(place, &pair(), &variables);
+    host.signal(Signal::TERM);
+    let (_, _place, log) = host.ended();
+    assert!(log.contains(" INFO "), "{log}");
+    let is_marked = |line: &str| match line.split_at_checked(3) {
+        Some(("<4>", text)) => text.contains(" WARN "),
+        Some(("<6>", text)) => text.contains(" INFO "),
+        _ => false,
+    };
+    assert!(log.lines().all(is_marked), "{log}");
 }
