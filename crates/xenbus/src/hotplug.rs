@@ -4,7 +4,7 @@ use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
 
-use crate::keys::{HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT, escaped};
+use crate::keys::{ERROR_MAX, HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, SCRIPT};
 
 /// The progress of the script that connects a vif's network device, for example to a bridge.
 ///
@@ -31,14 +31,22 @@ impl Hotplug {
         match keys.text(HOTPLUG_STATUS) {
             Some("connected") => Hotplug::Connected,
             Some("error") => {
-                let said = keys.text(HOTPLUG_ERROR).filter(|said| !said.is_empty());
-                let said = said.map_or("it gives no reason".to_owned(), escaped);
+                let said = keys.text(HOTPLUG_ERROR).map(str::trim).filter(|said| !said.is_empty());
+                let said = said.map_or("it gives no reason".to_owned(), end_of);
                 let script = keys.path(SCRIPT);
                 Hotplug::Failed(format!("the hotplug script ({script}) failed: {said}"))
             }
             _ => Hotplug::Pending,
         }
     }
+}
+
+/// The end of what a script said, escaped: its last words are the reason. Those before are the
+/// command that failed, and begin alike for all reasons.
+fn end_of(said: &str) -> String {
+    let surplus = said.escape_debug().count().saturating_sub(ERROR_MAX);
+    let mark = if surplus > 0 { "..." } else { "" };
+    mark.chars().chain(said.escape_debug().skip(surplus)).collect()
 }
 
 #[cfg(test)]
@@ -66,7 +74,16 @@ mod tests {
         assert_eq!(read(&[script, ("hotplug-status", "connected")]), Hotplug::Connected);
         let failed = [script, ("hotplug-status", "error"), ("hotplug-error", "no bridge\n")];
         let Hotplug::Failed(reason) = read(&failed) else { panic!("it failed") };
-        assert!(reason.contains("/1/0/script") && reason.contains("no bridge\\n"), "{reason}");
+        assert!(reason.contains("/1/0/script") && reason.ends_with(": no bridge"), "{reason}");
         assert!(matches!(read(&failed[..2]), Hotplug::Failed(_)));
+    }
+
+    #[test]
+    fn of_a_long_report_the_end_is_shown() {
+        let said = format!("{}\ncould not find bridge br9\n", "ovs-vsctl --timeout=30 ".repeat(40));
+        let failed = [("script", "x"), ("hotplug-status", "error"), ("hotplug-error", &said)];
+        let Hotplug::Failed(reason) = read(&failed) else { panic!("it failed") };
+        assert!(reason.ends_with(" \\ncould not find bridge br9"), "{reason}");
+        assert!(reason.contains(") failed: ...") && reason.len() < 400, "{reason}");
     }
 }
