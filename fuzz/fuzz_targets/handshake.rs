@@ -211,8 +211,7 @@ impl World {
         input: &mut Input<'_>,
     ) -> Option<backend::Input> {
         match action {
-            backend::Action::WriteKeys(changes) => apply(changes, &mut self.back_dir),
-            backend::Action::SetState(state) => set_state(state, &mut self.back_dir),
+            backend::Action::Write(changes, state) => write(changes, state, &mut self.back_dir),
             backend::Action::ReadFrontend { queues_max } => {
                 assert!(queues_max <= self.offered, "{queues_max} queues were never offered");
                 self.readable = queues_max;
@@ -284,8 +283,7 @@ impl World {
         input: &mut Input<'_>,
     ) -> Option<frontend::Input> {
         match action {
-            frontend::Action::WriteKeys(changes) => apply(changes, &mut self.front_dir),
-            frontend::Action::SetState(state) => set_state(state, &mut self.front_dir),
+            frontend::Action::Write(changes, state) => write(changes, state, &mut self.front_dir),
             frontend::Action::ReadBackend => {
                 return Some(frontend::Input::BackendKeys(keys(BACK_DIR, &self.back_dir)));
             }
@@ -454,7 +452,7 @@ fn keys(dir: &str, values: &Directory) -> Keys {
 }
 
 /// Writes and removes keys; removing a directory removes everything below it.
-fn apply(changes: Vec<KeyChange>, dir: &mut Directory) {
+fn write(changes: Vec<KeyChange>, state: Option<XenbusState>, dir: &mut Directory) {
     for change in changes {
         match change {
             KeyChange::Set(key, value) => drop(dir.insert(key, value)),
@@ -464,8 +462,7 @@ fn apply(changes: Vec<KeyChange>, dir: &mut Directory) {
             }
         }
     }
-}
-
-fn set_state(state: XenbusState, dir: &mut Directory) {
-    dir.insert("state".to_owned(), state.value().to_owned());
+    if let Some(state) = state {
+        dir.insert("state".to_owned(), state.value().to_owned());
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ringway_hypervisor::Hypervisor as _;
 use ringway_switch::PortId;
-use ringway_vif_shell::device::{read_keys, remove_error, set_state};
+use ringway_vif_shell::device::{read_keys, remove_error, write};
 use ringway_wire::DomId;
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
@@ -530,7 +530,7 @@ fn close_unwanted<T: Transport>(store: &mut Client<T>, vif: Vif, keys: &Keys) ->
     if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
         return Ok(());
     }
-    let closed = set_state(store, &vif.backend_state(), XenbusState::Closed);
+    let closed = write(store, &vif.backend_dir(), &[], Some(XenbusState::Closed));
     unless_refused(closed, ())
 }
 

@@ -296,10 +296,11 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
     fn act(&mut self, action: Action) -> Result<Option<Input>, XsError> {
         let Acting { rest, store, process, now } = self;
         match action {
-            Action::WriteKeys(changes) => device::change(store, &rest.vif.backend_dir(), &changes)?,
-            Action::SetState(state) => {
-                process.note(Note::State(state));
-                device::set_state(store, &rest.vif.backend_state(), state)?;
+            Action::Write(changes, state) => {
+                if let Some(state) = state {
+                    process.note(Note::State(state));
+                }
+                device::write(store, &rest.vif.backend_dir(), &changes, state)?;
             }
             Action::ReadFrontend { queues_max } => {
                 return rest.read_frontend(store, queues_max, *now);

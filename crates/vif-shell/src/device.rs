@@ -108,11 +108,29 @@ pub fn change<T: Transport>(
     dir: &str,
     changes: &[KeyChange],
 ) -> Result<(), XsError> {
+    write(store, dir, changes, None)
+}
+
+/// Makes changes in a device's directory as [`change`] does, and then writes its state, if one is
+/// given and it has one; all or nothing.
+///
+/// # Errors
+/// A refusal of the store.
+pub fn write<T: Transport>(
+    store: &mut Client<T>,
+    dir: &str,
+    changes: &[KeyChange],
+    state: Option<XenbusState>,
+) -> Result<(), XsError> {
+    let node = Vif::state_in(dir);
     store.transaction(|tx| {
-        if tx.read_bytes(dir)?.is_none() {
-            return Ok(());
+        if !changes.is_empty() && tx.read_bytes(dir)?.is_some() {
+            apply(tx, dir, changes)?;
         }
-        apply(tx, dir, changes)
+        match state {
+            Some(state) if tx.read_bytes(&node)?.is_some() => tx.write(&node, state.value()),
+            _ => Ok(()),
+        }
     })
 }
 
@@ -128,22 +146,6 @@ pub fn apply<T: Transport>(
     changes.iter().try_for_each(|change| match change {
         KeyChange::Set(key, value) => tx.write(&format!("{dir}/{key}"), value),
         KeyChange::Remove(key) => tx.remove(&format!("{dir}/{key}")),
-    })
-}
-
-/// Writes a device's state, unless the toolstack has removed the device meanwhile: a write would
-/// recreate its directory.
-///
-/// # Errors
-/// A refusal of the store.
-pub fn set_state<T: Transport>(
-    store: &mut Client<T>,
-    node: &str,
-    state: XenbusState,
-) -> Result<(), XsError> {
-    store.transaction(|tx| match tx.read_bytes(node)? {
-        Some(_) => tx.write(node, state.value()),
-        None => Ok(()),
     })
 }
 

@@ -227,10 +227,11 @@ impl<T: Transport, P: FrontendProcess> Shell<Handshake> for Acting<'_, T, P> {
         let Acting { rest, store, process } = self;
         let (own, other) = (rest.vif.frontend_dir(), rest.vif.backend_dir());
         match action {
-            Action::WriteKeys(changes) => device::change(store, &own, &changes)?,
-            Action::SetState(state) => {
-                process.note(Note::State(state));
-                device::set_state(store, &rest.vif.frontend_state(), state)?;
+            Action::Write(changes, state) => {
+                if let Some(state) = state {
+                    process.note(Note::State(state));
+                }
+                device::write(store, &own, &changes, state)?;
             }
             Action::ReadBackend => {
                 let keys = device::read_keys(store, &other, KeySet::Offer)?;

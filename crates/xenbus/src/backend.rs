@@ -16,7 +16,6 @@
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::config::{FrontendConfig, Offer, Offered, Reconnects};
@@ -71,10 +70,9 @@ pub enum Input {
 /// The actions for the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Change keys in the backend's directory, in one transaction.
-    WriteKeys(Vec<KeyChange>),
-    /// Write the backend's state.
-    SetState(XenbusState),
+    /// Change keys in the backend's directory and then its state, if there is one, in one
+    /// transaction: no one sees the one without the other, however slow this end is.
+    Write(Vec<KeyChange>, Option<XenbusState>),
     /// Read the frontend's directory ([`KeySet::FrontendKeys`](crate::KeySet::FrontendKeys)) and
     /// respond with [`Input::FrontendKeys`].
     ReadFrontend {
@@ -271,16 +269,16 @@ impl Handshake {
 
     fn offline(&mut self) {
         self.detach();
-        if self.hotplug != Hotplug::Absent {
-            // The device is removed, too, and the script must run for the next one.
-            let stale = KeyChange::Remove(HOTPLUG_STATUS.to_owned());
-            self.actions.push(Action::WriteKeys(vec![stale]));
-        }
         if self.own != Closed {
             self.set_state(Closing);
         }
+        let mut changes = Vec::new();
+        if self.hotplug != Hotplug::Absent {
+            // The device is removed, too, and the script must run for the next one.
+            changes.push(KeyChange::Remove(HOTPLUG_STATUS.to_owned()));
+        }
         // In any case: the toolstack, which waits for this state, may have overwritten ours.
-        self.set_state(Closed);
+        self.set_state_with(changes, Closed);
         self.finish();
     }
 
@@ -466,7 +464,8 @@ impl Handshake {
             Phase::Waiting => {
                 // It may have read the previous offer.
                 self.accepted_max = self.accepted_max.max(self.offer.queues_max);
-                self.write_offer();
+                let changes = self.offered();
+                self.actions.push(Action::Write(changes, None));
             }
             Phase::Serving(_) if reconnect == Reconnect::Now && may_return => {
                 self.reoffer = Reoffer::Always;
@@ -502,19 +501,18 @@ impl Handshake {
             return;
         }
         self.phase = Phase::Waiting;
-        self.write_offer();
-        self.set_state(InitWait);
+        let changes = self.offered();
+        self.set_state_with(changes, InitWait);
     }
 
-    /// Writes the newest offer and, for the next backend, how many queues the frontend's keys may
-    /// have.
-    fn write_offer(&mut self) {
+    /// The newest offer and, for the next backend, how many queues the frontend's keys may have.
+    fn offered(&self) -> Vec<KeyChange> {
         let mut changes = Offer { control_ring: self.control_ring, ..self.offer }.changes();
         changes.push(match self.accepted_max > self.offer.queues_max {
             true => KeyChange::number(QUEUES_ACCEPTED, self.accepted_max),
             false => KeyChange::Remove(QUEUES_ACCEPTED.to_owned()),
         });
-        self.actions.push(Action::WriteKeys(changes));
+        changes
     }
 
     fn read(&mut self, attachment: Attachment) {
@@ -567,7 +565,11 @@ impl Handshake {
     }
 
     fn set_state(&mut self, state: XenbusState) {
+        self.set_state_with(Vec::new(), state);
+    }
+
+    fn set_state_with(&mut self, changes: Vec<KeyChange>, state: XenbusState) {
         self.own = state;
-        self.actions.push(Action::SetState(state));
+        self.actions.push(Action::Write(changes, Some(state)));
     }
 }

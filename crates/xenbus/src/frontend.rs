@@ -72,10 +72,9 @@ pub enum Input {
 /// The actions for the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Change keys in the frontend's directory, in one transaction.
-    WriteKeys(Vec<KeyChange>),
-    /// Write the frontend's state.
-    SetState(XenbusState),
+    /// Change keys in the frontend's directory and then its state, if there is one, in one
+    /// transaction: no one sees the one without the other, however slow this end is.
+    Write(Vec<KeyChange>, Option<XenbusState>),
     /// Read the backend's directory and respond with [`Input::BackendKeys`].
     ReadBackend,
     /// Create queues, grant their rings, and respond with [`Input::Allocated`].
@@ -318,11 +317,10 @@ impl Handshake {
                 let config = FrontendConfig { queues, features, rx_notify: true, control };
                 let offered = offer.queues_max.min(STALE_QUEUES_MAX);
                 self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
-                self.actions.push(Action::WriteKeys(config.changes(self.written_max, count_key)));
                 self.phase = Phase::AwaitingBackend;
                 // Straight to Connected, as Linux does: there is nothing left to wait for, and
                 // Linux's backend attaches to no frontend that is Initialised.
-                self.set_state(Connected);
+                self.set_state_with(config.changes(self.written_max, count_key), Connected);
             }
             Err(reason) => self.give_up(reason),
         }
@@ -385,8 +383,7 @@ impl Handshake {
 
     fn initialise(&mut self) {
         self.phase = Phase::AwaitingOffer;
-        self.actions.push(Action::WriteKeys(Reconnects::changes()));
-        self.set_state(Initialising);
+        self.set_state_with(Reconnects::changes(), Initialising);
         self.backend_state(self.peer);
     }
 
@@ -413,7 +410,11 @@ impl Handshake {
     }
 
     fn set_state(&mut self, state: XenbusState) {
+        self.set_state_with(Vec::new(), state);
+    }
+
+    fn set_state_with(&mut self, changes: Vec<KeyChange>, state: XenbusState) {
         self.own = state;
-        self.actions.push(Action::SetState(state));
+        self.actions.push(Action::Write(changes, Some(state)));
     }
 }

@@ -49,8 +49,9 @@
 //!     events: EventPorts::Single(EvtchnPort(5)),
 //! };
 //! let actions = handshake.handle(Input::Allocated(Ok(vec![queue].into())));
-//! assert!(matches!(actions[0], Action::WriteKeys(_)), "rings and events, in one transaction");
-//! assert_eq!(actions.last(), Some(&Action::SetState(XenbusState::Connected)));
+//! let [Action::Write(_, Some(XenbusState::Connected))] = &actions[..] else {
+//!     panic!("rings, events and the state, in one transaction")
+//! };
 //! ```
 
 #![cfg_attr(not(test), no_std)]

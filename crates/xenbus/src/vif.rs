@@ -50,14 +50,19 @@ impl Vif {
         format!("{}/{}", Vif::frontend_root(self.frontend), self.handle)
     }
 
+    /// The node of the state of the end with this directory.
+    pub fn state_in(dir: &str) -> String {
+        format!("{dir}/{STATE}")
+    }
+
     /// The node to watch for the backend's state.
     pub fn backend_state(self) -> String {
-        format!("{}/{STATE}", self.backend_dir())
+        Vif::state_in(&self.backend_dir())
     }
 
     /// The node to watch for the frontend's state.
     pub fn frontend_state(self) -> String {
-        format!("{}/{STATE}", self.frontend_dir())
+        Vif::state_in(&self.frontend_dir())
     }
 
     /// The node with which the toolstack asks to remove the vif.

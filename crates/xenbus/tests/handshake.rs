@@ -8,7 +8,7 @@ use explore::{Explored, explore};
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
 use ringway_xenbus::{
-    Features, Hotplug, Keys, Offer, Offered, Reconnects, Vif, XenbusState, backend,
+    Features, Hotplug, KeyChange, Keys, Offer, Offered, Reconnects, Vif, XenbusState, backend,
 };
 use store::VIF;
 use world::{Disturbance, ENDS, End, Script, World};
@@ -170,7 +170,7 @@ fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
     });
     assert_eq!(machine.state(), XenbusState::InitWait);
     let failed = Hotplug::Failed("no bridge".to_owned());
-    let closed = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
+    let closed = [XenbusState::Closing, XenbusState::Closed].map(written);
     let reported = backend::Action::ReportError("no bridge".to_owned());
     let actions = machine.handle(backend::Input::Hotplug(failed));
     assert_eq!(actions, [&[reported], closed.as_slice()].concat());
@@ -183,7 +183,7 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
     let features = Features::from(OffloadCaps::ALL);
     let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
-    let closed = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
+    let closed = [XenbusState::Closing, XenbusState::Closed].map(written);
     let actions = machine.handle(backend::Input::Refused("the name is taken".to_owned()));
     let reported = backend::Action::ReportError("the name is taken".to_owned());
     assert_eq!(actions, [&[reported], closed.as_slice()].concat());
@@ -192,7 +192,9 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
     }
     assert_eq!(machine.handle(backend::Input::Hotplug(Hotplug::Connected)), []);
     let actions = machine.handle(backend::Input::Offline);
-    assert_eq!(actions[1..], [closed[1].clone(), backend::Action::Finished]);
+    let stale = vec![KeyChange::Remove("hotplug-status".to_owned())];
+    let closed = backend::Action::Write(stale, Some(XenbusState::Closed));
+    assert_eq!(actions, [closed, backend::Action::Finished]);
 }
 
 #[test]
@@ -414,9 +416,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let (own, reconnects) = (XenbusState::Initialising, Reconnects::Never);
     let start = backend::Input::Start { own, peer: own, offered: Offered::default(), reconnects };
-    let [backend::Action::WriteKeys(_), backend::Action::SetState(XenbusState::InitWait)] =
-        machine.handle(start)[..]
-    else {
+    let [backend::Action::Write(_, Some(XenbusState::InitWait))] = machine.handle(start)[..] else {
         panic!("it offers")
     };
     let state = backend::Input::FrontendState;
@@ -438,16 +438,18 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
         panic!("it attaches")
     };
     let actions = machine.handle(backend::Input::Attached(Ok(())));
-    let connected = backend::Action::SetState(XenbusState::Connected);
+    let connected = written(XenbusState::Connected);
     assert_eq!(actions, [backend::Action::ClearError, connected]);
     assert_eq!(machine.handle(state(XenbusState::Connected)), []);
     assert!(machine.config().is_some());
     // It closes without an earlier `Closing`, and reconnects.
     let actions = machine.handle(state(XenbusState::Closed));
-    let closed = backend::Action::SetState(XenbusState::Closed);
+    let closed = written(XenbusState::Closed);
     assert_eq!(actions, [backend::Action::Detach, closed]);
     let actions = machine.handle(state(XenbusState::Initialising));
-    assert_eq!(actions.last(), Some(&backend::Action::SetState(XenbusState::InitWait)));
+    let [backend::Action::Write(_, Some(XenbusState::InitWait))] = actions[..] else {
+        panic!("it offers again")
+    };
 }
 
 #[test]
@@ -456,6 +458,11 @@ fn a_backend_that_finds_its_vif_offline_closes_it() {
     let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let actions = machine.handle(backend::Input::Offline);
-    let states = [XenbusState::Closing, XenbusState::Closed].map(backend::Action::SetState);
+    let states = [XenbusState::Closing, XenbusState::Closed].map(written);
     assert_eq!(actions, [states.as_slice(), &[backend::Action::Finished]].concat());
+}
+
+/// The backend writes this state and nothing else.
+fn written(state: XenbusState) -> backend::Action {
+    backend::Action::Write(Vec::new(), Some(state))
 }

@@ -361,10 +361,9 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::WriteKeys(changes) => {
+            Action::Write(changes, state) => {
                 store::change(&mut self.store, &VIF.backend_dir(), changes);
-            }
-            Action::SetState(state) => {
+                let Some(state) = state else { return };
                 self.store.insert(VIF.backend_state(), state.value().to_owned());
                 self.guest.is_notified = true;
             }

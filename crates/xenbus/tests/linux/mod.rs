@@ -312,10 +312,9 @@ impl Stock {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::WriteKeys(changes) => {
+            Action::Write(changes, state) => {
                 store::change(&mut self.store, &VIF.frontend_dir(), changes);
-            }
-            Action::SetState(state) => {
+                let Some(state) = state else { return };
                 if let Some(node) = self.store.get_mut(&VIF.frontend_state()) {
                     *node = state.value().to_owned();
                     self.backend.is_notified = true;

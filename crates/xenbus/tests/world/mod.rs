@@ -445,8 +445,9 @@ impl World {
     fn backend_action(&mut self, action: backend::Action) {
         let dir = VIF.backend_dir();
         match action {
-            backend::Action::WriteKeys(changes) => store::change(&mut self.store, &dir, changes),
-            backend::Action::SetState(state) => {
+            backend::Action::Write(changes, state) => {
+                store::change(&mut self.store, &dir, changes);
+                let Some(state) = state else { return };
                 self.store.insert(VIF.backend_state(), state.value().to_owned());
                 self.frontend.is_notified = true;
                 let has_run = self.hotplug_status().is_some();
@@ -510,10 +511,9 @@ impl World {
 
     fn frontend_action(&mut self, action: frontend::Action) {
         match action {
-            frontend::Action::WriteKeys(changes) => {
+            frontend::Action::Write(changes, state) => {
                 store::change(&mut self.store, &VIF.frontend_dir(), changes);
-            }
-            frontend::Action::SetState(state) => {
+                let Some(state) = state else { return };
                 self.store.insert(VIF.frontend_state(), state.value().to_owned());
                 self.backend.is_notified = true;
             }
