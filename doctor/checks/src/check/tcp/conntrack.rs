@@ -56,7 +56,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.add([table.judge(&lost)]);
         return Ok(());
     }
-    if let Some(finding) = lost.judge(facts) {
+    if let Some(finding) = lost.judge(facts)? {
         out.add([finding]);
         return Ok(());
     }
@@ -154,19 +154,19 @@ impl Lost {
     }
 
     /// Packets that raced for the entry of a new connection.
-    fn judge(&self, facts: &Facts) -> Option<Finding> {
+    fn judge(&self, facts: &Facts) -> Result<Option<Finding>, Gap> {
         let rate = f64::from(self.clashed) / self.seconds.max(1e-9);
         if rate < CLASHES_MIN {
-            return None;
+            return Ok(None);
         }
         let is_settled =
             facts.release.ok().and_then(Release::version).is_none_or(|one| one >= SETTLED_SINCE);
-        if let Some(finding) = self.exhausted(facts) {
-            return Some(finding);
+        if let Some(finding) = self.exhausted(facts)? {
+            return Ok(Some(finding));
         }
         if is_settled && self.dropped == 0 {
             let summary = format!("{rate:.1} packets/s raced for an entry, and none was lost");
-            return Some(all_well(summary, self.quote.clone()));
+            return Ok(Some(all_well(summary, self.quote.clone())));
         }
         let lost = if is_settled { self.dropped } else { self.clashed };
         let summary =
@@ -191,18 +191,22 @@ impl Lost {
                  translated addresses differ.",
                 &[],
             ));
-        Some(finding)
+        Ok(Some(finding))
     }
 
     /// A NAT without a free port for a destination: new connections get one that is used, and
     /// their entries cannot be inserted.
-    fn exhausted(&self, facts: &Facts) -> Option<Finding> {
-        let NatPorts { translations, text } = facts.ports.ok()?;
+    fn exhausted(&self, facts: &Facts) -> Result<Option<Finding>, Gap> {
+        let NatPorts { translations, text } = match facts.ports.get() {
+            // Only root may read them. What was read and is invalid may have been the cause.
+            Err(Gap::Missing { .. }) => return Ok(None),
+            ports => ports?,
+        };
         let is_full = |one: &&Translation| {
             one.count >= PORTS_MIN
                 && one.count >= one.last.saturating_sub(one.first).saturating_add(1)
         };
-        let one = translations.all.iter().find(is_full)?;
+        let Some(one) = translations.all.iter().find(is_full) else { return Ok(None) };
         let Translation { source, destination, first, last, count, line, .. } = one;
         let summary = format!(
             "{} packets were dropped: the NAT to {source} uses all {count} ports from {first} to \
@@ -221,6 +225,6 @@ impl Lost {
                  connections instead of opening new ones, or find the client that opens so many.",
                 &[],
             ));
-        Some(finding)
+        Ok(Some(finding))
     }
 }
