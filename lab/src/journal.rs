@@ -361,4 +361,4 @@ fn at(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

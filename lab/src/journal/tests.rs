@@ -13,7 +13,7 @@ fn host() -> Host {
     Host { cpu_model: "A CPU".to_owned(), cpus: 2, ..Host::default() }
 }
 
-fn run(repeat: u32) -> Run {
+pub(crate) fn run(repeat: u32) -> Run {
     Run {
         study: "transmit".to_owned(),
         cell: Cell::default().with("queues", 4).with("streams", 8),

@@ -302,17 +302,23 @@ fn run_with(changes: &[(&str, &str)]) -> Vec<Value> {
     }
     let (place, mut command) = placed(&study);
     let output = command.arg("--quick").output().expect("it starts");
-    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    let runs: Vec<Value> =
+        kept(place.path()).iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    // On a busy machine, the figures of all attempts at a cell may be contradicted.
+    let is_good = output.status.success() || runs.iter().any(was_disturbed);
+    assert!(is_good, "{}{}", text(&output.stderr), text(&output.stdout));
     assert_nothing_is_left(place.path());
-    let run = |line: &String| serde_json::from_str(line).expect("JSON");
-    kept(place.path()).iter().map(run).collect()
+    runs
 }
 
-/// Whether queues carried what their streams report, as far as that is known: if other programs use
-/// the CPUs, counters and reports are of different moments.
+/// Whether other programs used the CPUs: then counters and reports are of different moments.
+fn was_disturbed(run: &Value) -> bool {
+    run["disturbance"]["foreign-share"].as_f64().expect("it is always known") > 0.1
+}
+
+/// Whether queues carried what their streams report, as far as that is known.
 fn has_carried(run: &Value) -> bool {
-    let others = run["disturbance"]["foreign-share"].as_f64().expect("it is always known");
-    !run["notes"].to_string().contains("did not carry") || others > 0.1
+    !run["notes"].to_string().contains("did not carry") || was_disturbed(run)
 }
 
 /// The value of a metric.
@@ -336,7 +342,7 @@ fn every_tool_measures_with_its_version_and_command() {
         ),
         ("x = \"queues\"", "x = \"tool\""),
     ]);
-    assert_eq!(runs.len(), tools.len());
+    assert!(runs.len() >= tools.len(), "{runs:?}");
     for run in &runs {
         let tool = run["cell"]["tool"].as_str().expect("a word");
         assert!(run["tools"][0]["version"].as_str().is_some_and(|v| v != "unknown"), "{run}");
