@@ -19,9 +19,6 @@ use crate::ledger::{Ledger, Owner};
 use crate::traffic::Share;
 use crate::witness::{ShownRings, WatchedMemory};
 
-/// The most frames that leave in one call: all slots of a ring.
-const FRAMES_PER_CALL_MAX: usize = 256;
-
 /// A queue. The thread of an engine would wait for the descriptors of its events; here the world
 /// queries the machine for pending [`events`](Port::events), the device for its own, and the
 /// descriptors of a virtio guest.
@@ -156,8 +153,8 @@ impl PortQueue for Port {
         let before = from.len();
         self.leaving.clear();
         if self.owner.is_some() {
-            let first = from.iter().take(FRAMES_PER_CALL_MAX);
-            self.leaving.extend(first.map(|frame| Share::of(frame.bytes())));
+            // A call takes no more than a ring has slots for, or drops all that there is.
+            self.leaving.extend(from.iter().map(|frame| Share::of(frame.bytes())));
         }
         let sent = match &mut self.queue {
             Queue::Vif(queue) => queue.egress(from, pool),
@@ -166,7 +163,6 @@ impl PortQueue for Port {
         };
         if let Some((owner, ledger)) = &self.owner {
             let count = before - from.len();
-            assert!(count <= FRAMES_PER_CALL_MAX, "a call sends {count} frames");
             self.leaving.drain(..).take(count).flatten().for_each(|it| ledger.leave(*owner, it));
         }
         sent
