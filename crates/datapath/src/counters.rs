@@ -17,6 +17,8 @@ pub enum DropReason {
     BadOffload,
     /// The receiver's queue is full and does not drain.
     QueueFull,
+    /// The receiver's queue is full because it receives no more than its limit.
+    RateLimit,
     /// The inbox of another worker is full.
     InboxFull,
     /// No buffer was left.
@@ -64,12 +66,13 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 26] = [
+    pub const ALL: [DropReason; 27] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
         DropReason::BadOffload,
         DropReason::QueueFull,
+        DropReason::RateLimit,
         DropReason::InboxFull,
         DropReason::NoBuffer,
         DropReason::NoRoute,
@@ -101,6 +104,7 @@ impl DropReason {
             DropReason::GrantCopy => "grant_copy",
             DropReason::BadOffload => "bad_offload",
             DropReason::QueueFull => "queue_full",
+            DropReason::RateLimit => "rate_limit",
             DropReason::InboxFull => "inbox_full",
             DropReason::NoBuffer => "no_buffer",
             DropReason::NoRoute => "no_route",
@@ -129,9 +133,9 @@ impl DropReason {
     pub fn is_refusal(self) -> bool {
         use DropReason::*;
         match self {
-            Malformed | TooLong | GrantCopy | BadOffload | QueueFull | InboxFull | NoBuffer
-            | NoRoute | LinkLocal | FloodLimit | BroadcastLimit | MulticastLimit | UnknownLimit
-            | MirrorLost => false,
+            Malformed | TooLong | GrantCopy | BadOffload | QueueFull | RateLimit | InboxFull
+            | NoBuffer | NoRoute | LinkLocal | FloodLimit | BroadcastLimit | MulticastLimit
+            | UnknownLimit | MirrorLost => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
             | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
         }

@@ -220,8 +220,13 @@ impl Outbox {
     /// Drops a frame that would be one too many.
     #[cold]
     fn refuse(&mut self, frame: Frame, pool: &mut FramePool) {
-        self.counters.dropped.count(DropReason::QueueFull, 1);
+        self.counters.dropped.count(self.full(), 1);
         pool.recycle(frame);
+    }
+
+    /// Why there is no room.
+    fn full(&self) -> DropReason {
+        if self.awaits_credit() { DropReason::RateLimit } else { DropReason::QueueFull }
     }
 
     /// Memory at which another frame would take what others may need, if the port may take
@@ -304,9 +309,13 @@ impl Outbox {
 
     /// When there will be credit for the waiting frames, if they wait for nothing else.
     fn credit_due(&self, now: Instant) -> Option<Instant> {
-        let has_room = self.admitted.is_empty() && !self.frames.is_empty();
-        let due = self.credit.as_ref().filter(|_| has_room)?.due(now).unwrap_or_default();
-        now.checked_add(due)
+        let credit = self.credit.as_ref().filter(|_| self.awaits_credit())?;
+        now.checked_add(credit.due(now).unwrap_or_default())
+    }
+
+    /// Whether frames wait for credit, and none for the receiver.
+    fn awaits_credit(&self) -> bool {
+        self.credit.is_some() && self.admitted.is_empty() && !self.frames.is_empty()
     }
 
     /// Raises or lowers the pressure according to the backlog. True if threads must be woken.
@@ -324,7 +333,7 @@ impl Outbox {
 
     /// Drops everything, so that a queue is not retried forever.
     fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
-        self.counters.dropped.count(DropReason::QueueFull, count(self.waiting().frames));
+        self.counters.dropped.count(self.full(), count(self.waiting().frames));
         self.recycle_all(pool);
         (self.bytes, self.memory) = (0, 0);
         self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
@@ -334,12 +343,13 @@ impl Outbox {
     fn shed(&mut self, pool: &mut FramePool, now: Instant) {
         let queue_memory_max = queue_memory_max(pool.bytes_left() / MEMORY_SHARE_DIVISOR);
         while self.waiting().reaches(LOW) || self.memory > queue_memory_max {
+            let reason = self.full();
             let Some(frame) = self.frames.pop_back().or_else(|| self.admitted.pop_back()) else {
                 break;
             };
             self.bytes -= frame.len();
             self.memory -= frame.memory();
-            self.counters.dropped.count(DropReason::QueueFull, 1);
+            self.counters.dropped.count(reason, 1);
             pool.recycle(frame);
         }
         // Frames that stay must not delay the responses to their senders.

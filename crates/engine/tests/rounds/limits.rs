@@ -37,6 +37,10 @@ fn egress_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
         bench.run(SECOND / 2, |_| ());
         let received: u64 = receiver.iter().map(|queue| queue.far().received_bytes).sum();
         assert!((4_900_000..5_400_000).contains(&received), "{received}");
+        // What the limit drops is no fault of the receiver.
+        let dropped = |reason| receiver.iter().map(|queue| queue.dropped(reason)).sum::<u64>();
+        assert!(dropped(DropReason::RateLimit) > 1000);
+        assert_eq!(dropped(DropReason::QueueFull), 0);
         // Waiting frames leave in the end, and waiting for credit is not work.
         sender.far().script.clear();
         let mut sleeps = 0;

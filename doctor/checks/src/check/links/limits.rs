@@ -453,7 +453,7 @@ mod tests {
                 r#"[{{"name":"vm1","kind":"virtio","max_queues":1,"limits":{{"weight":1,"rate":null,
                 "rate_rx":{{"bytes":6250,"interval_us":50000}}}},"queues":[{{"index":0,
                 "tx_packets":0,"tx_bytes":0,"rx_packets":9,"rx_bytes":{bytes},
-                "dropped":{{"queue_full":{drops}}}}}]}}]"#
+                "dropped":{{"rate_limit":{drops}}}}}]}}]"#
             );
             let path = format!("sample-{sample}");
             pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));

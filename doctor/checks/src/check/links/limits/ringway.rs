@@ -5,8 +5,8 @@ use ringway_evidence::Quote;
 use ringway_evidence::fact::{Span, float, sum};
 use ringway_evidence::parse::ringway::{Queue, Rate, Vif, Vifs};
 
-/// What ringway says of a frame that its guest got no room for, among others because of a limit.
-const FULL: &str = "queue_full";
+/// What ringway says of a frame for which there was no room because of a limit.
+const LIMITED: &str = "rate_limit";
 
 /// The limits of all vifs, in either direction; none where no ringway runs.
 pub(super) fn inspect(facts: &Facts) -> Vec<Limit> {
@@ -33,12 +33,12 @@ fn limit(span: &Span<Vifs>, vif: &Vif, rate: Rate, is_sent: bool) -> Option<Limi
         };
         sum(&vif.queues.iter().filter_map(of_queue).collect::<Vec<_>>())
     };
-    let full = |queue: &Queue| queue.dropped.get(FULL).copied().unwrap_or(0);
-    let dropped = if is_sent { grown(full) } else { 0 };
+    let limited = |queue: &Queue| queue.dropped.get(LIMITED).copied().unwrap_or(0);
+    let dropped = if is_sent { grown(limited) } else { 0 };
     let passed = grown(if is_sent { |one| one.rx_bytes } else { |one| one.tx_bytes });
     let (key, name) = (if is_sent { "rate-rx" } else { "rate" }, &vif.name);
     let said = format!(
-        "{name}: {key} {bytes} bytes in {interval_us} us; {dropped} frames dropped: {FULL}"
+        "{name}: {key} {bytes} bytes in {interval_us} us; {dropped} frames dropped: {LIMITED}"
     );
     Some(Limit {
         nic: name.clone(),
