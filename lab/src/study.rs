@@ -367,7 +367,9 @@ impl Study {
             return Err(format!("`{}` varies the line rate itself", self.id));
         }
         if rate != "none" && bits_per_second(rate).is_none() {
-            return Err(format!("`{rate}` is not a rate; expected one such as 10G, or none"));
+            return Err(format!(
+                "`{rate}` is not a rate with its unit; expected one such as 10Gb/s, or none"
+            ));
         }
         Ok(Study { setup: self.setup.with("line", rate), ..self.clone() })
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ringway_model::units::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::word::{
@@ -203,28 +204,24 @@ impl fmt::Display for Domain {
         match self {
             Domain::Count(min, max) => write!(f, "a number from {min} to {max}"),
             Domain::Word(words) => write!(f, "one of {}", words().join(", ")),
-            Domain::Rate => f.write_str("a rate such as 10G, or none"),
+            Domain::Rate => f.write_str("a rate such as 10Gb/s, or none"),
             Domain::Size => f.write_str("a size such as 256k"),
             Domain::Name => f.write_str("a name that the study explains"),
         }
     }
 }
 
-/// Reads a rate: `10G` is 10^10 bit/s.
+/// Reads a rate with its unit: `10Gb/s`, `10Gbit/s` or `10G` is 10^10 bit/s.
 pub fn bits_per_second(text: &str) -> Option<u64> {
-    scaled(text, &[('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)])
+    let rate: Rate = text.parse().ok()?;
+    format!("{:.0}", rate.0).parse().ok().filter(|rate| *rate > 0)
 }
 
 /// Reads a size: `256k` is 262144 bytes.
 pub fn bytes(text: &str) -> Option<u64> {
-    scaled(text, &[('k', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)])
-}
-
-fn scaled(text: &str, prefixes: &[(char, u64)]) -> Option<u64> {
-    let (digits, factor) = prefixes
-        .iter()
-        .find_map(|(prefix, factor)| Some((text.strip_suffix(*prefix)?, *factor)))
-        .unwrap_or((text, 1));
+    let prefixes = [('k', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
+    let of_prefix = |(prefix, factor)| Some((text.strip_suffix(prefix)?, factor));
+    let (digits, factor) = prefixes.into_iter().find_map(of_prefix).unwrap_or((text, 1));
     let number: u64 = digits.parse().ok()?;
     number.checked_mul(factor).filter(|number| *number > 0)
 }
@@ -236,10 +233,14 @@ mod tests {
     #[test]
     fn rates_are_decimal_and_sizes_binary() {
         assert_eq!(bits_per_second("10G"), Some(10_000_000_000));
-        assert_eq!(bits_per_second("500"), Some(500));
-        assert_eq!(bytes("256k"), Some(262_144));
-        for bad in ["", "G", "10X", "-1", "0", "99999999999G"] {
+        assert_eq!(bits_per_second("10Gb/s"), Some(10_000_000_000));
+        assert_eq!(bits_per_second("2.5Gbit/s"), Some(2_500_000_000));
+        assert_eq!((bytes("256k"), bytes("500")), (Some(262_144), Some(500)));
+        for bad in ["", "G", "10", "10X", "-1", "0", "99999999999G", "10GB/s"] {
             assert_eq!(bits_per_second(bad), None, "{bad}");
+        }
+        for bad in ["", "k", "10X", "-1", "0", "99999999999G"] {
+            assert_eq!(bytes(bad), None, "{bad}");
         }
     }
 

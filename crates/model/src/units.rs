@@ -89,7 +89,7 @@ macro_rules! quantity {
 }
 
 quantity! {
-    /// A rate in bit/s. The lab's short form, `10G`, is read as well.
+    /// A rate in bit/s. What `xl` writes, `10Gb/s`, and the short form `10G` are read as well.
     Rate, "rate", "10Gbit/s", RATES, RATES_SHOWN
 }
 quantity! {
@@ -106,6 +106,10 @@ const RATES: Units = &[
     ("Mbit/s", 1e6),
     ("Gbit/s", 1e9),
     ("bit/s", 1.0),
+    ("kb/s", 1e3),
+    ("Mb/s", 1e6),
+    ("Gb/s", 1e9),
+    ("b/s", 1.0),
     ("k", 1e3),
     ("M", 1e6),
     ("G", 1e9),
@@ -133,7 +137,7 @@ mod tests {
         let rate = |text: &str| text.parse::<Rate>().map(|rate| rate.0);
         assert_eq!(rate("10Gbit/s"), Ok(10e9));
         assert_eq!(rate("9.4 Gbit/s"), Ok(9.4e9));
-        assert_eq!(rate("9.4G"), Ok(9.4e9));
+        assert_eq!((rate("9.4G"), rate("9.4Gb/s")), (Ok(9.4e9), Ok(9.4e9)));
         assert_eq!(rate("500bit/s"), Ok(500.0));
         assert_eq!("1500B".parse(), Ok(Size(1500.0)));
         assert_eq!("256KiB".parse(), Ok(Size(262_144.0)));

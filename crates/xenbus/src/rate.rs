@@ -28,8 +28,8 @@ impl Rate {
     }
 }
 
-/// Parses a rate as `xl` does: a number, `k`, `M` or `G`, bits (`b`) or bytes (`B`), `/s`, and the
-/// interval if it is not 50 ms (`@20ms`).
+/// Parses a rate as `xl` does: a number, `k`, `M` or `G`, bits (`b`, also `bit`) or bytes (`B`),
+/// `/s`, and the interval if it is not 50 ms (`@20ms`).
 impl FromStr for Rate {
     type Err = NotARate;
 
@@ -72,6 +72,7 @@ const INTERVAL_US: u64 = 50_000;
 
 fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.strip_suffix("/s")?;
+    let text = text.strip_suffix("it").filter(|text| text.ends_with('b')).unwrap_or(text);
     let (text, is_bits) = match (text.strip_suffix('b'), text.strip_suffix('B')) {
         (Some(bits), _) => (bits, true),
         (None, bytes) => (bytes?, false),
@@ -139,6 +140,7 @@ mod tests {
     fn rates_are_written_as_in_xl() {
         let read = |text: &str| text.parse::<Rate>().map(|rate| (rate.bytes, rate.interval_us));
         assert_eq!(read("10Mb/s"), Ok((62_500, 50_000)));
+        assert_eq!((read("10Mbit/s"), read("10Mit/s").ok()), (Ok((62_500, 50_000)), None));
         assert_eq!(read("250kB/s"), Ok((12_500, 50_000)));
         assert_eq!(read("1MB/s@20ms"), Ok((20_000, 20_000)));
         assert_eq!(read("1GB/s@1s"), Ok((1_000_000_000, 1_000_000)));
