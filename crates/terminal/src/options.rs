@@ -19,6 +19,7 @@ pub struct Common {
         global = true,
         value_name = "LEVEL",
         default_value = "info",
+        value_parser = level,
         env = LOG,
         hide_env_values = true
     )]
@@ -30,6 +31,13 @@ impl Common {
     pub fn quiet(&self) -> LevelFilter {
         if self.log_level == LevelFilter::INFO { LevelFilter::WARN } else { self.log_level }
     }
+}
+
+/// Parses a level. The flag may be absent, so the error names the variable as well.
+fn level(text: &str) -> Result<LevelFilter, String> {
+    let known = ["off", "error", "warn", "info", "debug", "trace"].contains(&text);
+    let level = text.parse().ok().filter(|_| known);
+    level.ok_or(format!("expected off, error, warn, info, debug or trace, also in {LOG}"))
 }
 
 /// Parses a number in a range for a flag; the error names the range.
