@@ -12,8 +12,8 @@ mod trial;
 mod watch;
 mod web;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use ringway_doctor::probe::HOSTS_MAX;
 use ringway_doctor::report::text::{Detail, render};
 use ringway_doctor::report::{Report, Skips, page, schema};
 use ringway_terminal::options::{Common, number};
-use ringway_terminal::output::{print, print_json};
+use ringway_terminal::output::{OutFile, print, print_json};
 use ringway_terminal::{completions, exit, logging, table};
 use serde::Serialize;
 
@@ -138,6 +138,9 @@ struct Record {
 struct Explain {
     /// The check or topic, such as D18 or measuring
     id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -157,7 +160,7 @@ fn run(args: &Doctor) -> Result<ExitCode> {
         None => return diagnose(args),
         Some(Verb::Record(args)) => record(args)?,
         Some(Verb::Diff(args)) => return diff::run(args),
-        Some(Verb::Explain(args)) => explain(&args.id)?,
+        Some(Verb::Explain(args)) => explain(args)?,
         Some(Verb::List(args)) => list(args)?,
         Some(Verb::Schema) => print(&schema())?,
         Some(Verb::Change(verb)) => return change::run(verb),
@@ -176,15 +179,16 @@ fn diagnose(args: &Doctor) -> Result<ExitCode> {
     if args.all_netns {
         return everywhere::diagnose(args);
     }
-    // Before the wait, so that an error in the file is reported at once.
+    // Before the wait, so that an error of a file is reported at once.
     let skips = args.skip.as_deref().map(skips).transpose()?;
+    let html = args.html.as_deref().map(OutFile::new).transpose()?;
     let host = Host::new(source(args)?);
     let mut report = Report::of(&host, &args.checks);
     if let Some(skips) = skips {
         report = report.without(&skips);
     }
-    if let Some(path) = &args.html {
-        fs::write(path, page(&report)).with_context(|| format!("write {}", path.display()))?;
+    if let Some(file) = html {
+        file.write(|out| Ok(out.write_all(page(&report).as_bytes())?))?;
     }
     if args.json {
         print_json(&report)?;
@@ -224,28 +228,38 @@ fn collected(interval: u64, paths: &[String]) -> Result<Source> {
 }
 
 fn record(args: &Record) -> Result<()> {
-    let name = args.file.display();
     if args.file == Path::new("-") {
         let source = collected(args.interval, &args.paths)?;
         return Ok(archive::write(&source, io::stdout().lock())?);
     }
-    // Before the wait, so that an error is reported at once.
-    let file = File::create(&args.file).with_context(|| format!("make {name}"))?;
+    let file = OutFile::new(&args.file)?;
     let source = collected(args.interval, &args.paths)?;
-    archive::write(&source, BufWriter::new(file)).with_context(|| format!("write {name}"))
+    file.write(|out| Ok(archive::write(&source, out)?))
 }
 
-fn explain(id: &str) -> Result<()> {
-    if let Some(check) = check::find(id) {
+/// A check or topic, as `explain` shows it.
+#[derive(Debug, Serialize)]
+struct Explained {
+    id: &'static str,
+    title: &'static str,
+    text: String,
+}
+
+fn explain(args: &Explain) -> Result<()> {
+    let id = &args.id;
+    let (known, heading) = if let Some(check) = check::find(id) {
         let text = explained(check.explanation, check.sources);
-        return print(&format!("{}: {}\n\n{text}", check.id, check.title));
-    }
-    match TOPICS.iter().find(|topic| topic.id.eq_ignore_ascii_case(id)) {
-        Some(topic) => {
-            let text = explained(topic.explanation, topic.sources);
-            print(&format!("{}\n\n{text}", topic.title))
-        }
-        None => bail!("{id}: expected the id of a check or topic, see `ringway doctor list`"),
+        let heading = format!("{}: {}", check.id, check.title);
+        (Explained { id: check.id, title: check.title, text }, heading)
+    } else if let Some(topic) = TOPICS.iter().find(|topic| topic.id.eq_ignore_ascii_case(id)) {
+        let text = explained(topic.explanation, topic.sources);
+        (Explained { id: topic.id, title: topic.title, text }, topic.title.to_owned())
+    } else {
+        bail!("{id}: expected the id of a check or topic, see `ringway doctor list`")
+    };
+    match args.json {
+        true => print_json(&known),
+        false => print(&format!("{heading}\n\n{}", known.text)),
     }
 }
 
