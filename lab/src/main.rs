@@ -47,7 +47,7 @@ const SCRATCH: &str = "ringway-lab-";
 const MACHINE: &str = "RINGWAY_MACHINE";
 const RUN_EXAMPLES: &str = "Examples:
   ringway lab run transmit --quick --out results
-  ringway lab run receive --line-rate 10G --precision 2 --out results
+  ringway lab run receive --line-rate 10Gb/s --precision 2 --out results
   ringway lab run mine.toml --out results --assert 'q4.s8 >= 0.9*baseline'
   ringway lab run transmit --peer root@xen2 --peer-command /opt/ringway --out results";
 
@@ -116,6 +116,9 @@ struct List {
 struct Show {
     /// The study, such as transmit
     study: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -132,7 +135,7 @@ struct Run {
     /// The directory for records and report
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Rate of the wire, such as 10G [default: unlimited]
+    /// Rate of the wire, such as 10Gb/s [default: unlimited]
     #[arg(long, value_name = "RATE")]
     line_rate: Option<String>,
     /// Repeat a cell until its mean is known to ± this many percent (95 % interval)
@@ -232,6 +235,7 @@ fn run(args: &Lab) -> Result<ExitCode> {
     logging::start(args.common.log_level, "");
     match &args.verb {
         Verb::List(args) => list(args)?,
+        Verb::Show(args) if args.json => print_json(&study::shipped(&args.study)?)?,
         Verb::Show(args) => print(study::shipped_text(&args.study)?)?,
         Verb::Run(args) => return run_study(args),
         Verb::Part(args) => part::run(&args.words)?,

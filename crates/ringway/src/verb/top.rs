@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ringway_sys::poll::wait_readable;
 use ringway_terminal::options::number;
-use ringway_terminal::output::print;
+use ringway_terminal::output::{print, print_json};
 use ringway_terminal::stop::Stop;
 
 use crate::rates::{self, QueueRate, Reading, rate_table, rate_table_within};
@@ -38,6 +38,9 @@ pub(crate) struct Top {
     /// Print one table after one interval, then exit
     #[arg(long)]
     once: bool,
+    /// Print JSON after one interval, then exit
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,12 +76,15 @@ pub(crate) fn run(args: &Top) -> Result<()> {
         summary: format!("measuring, {} s", args.interval),
         first_row: 0,
     };
-    if args.once {
-        if !stop.wait(interval)? {
-            view.update(&before, &read(&args.target)?);
-            print(&format!("{}\n{}", view.summary, rate_table(&view.rates)))?;
+    if args.once || args.json {
+        if stop.wait(interval)? {
+            return Ok(());
         }
-        return Ok(());
+        view.update(&before, &read(&args.target)?);
+        return match args.json {
+            true => print_json(&view.rates),
+            false => print(&format!("{}\n{}", view.summary, rate_table(&view.rates))),
+        };
     }
     let screen = Screen::begin().context("use this terminal (try --once)")?;
     show(&screen, args, before, &mut view, &stop, interval)
