@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{MappingShare, Purpose, SharedFile};
 use ringway_vhost::Area;
 use ringway_virtback::InflightPlace;
@@ -53,21 +54,20 @@ impl InflightArea {
         self.begun.insert(pair);
     }
 
-    /// Notes that a pair starts. Until it has been served, the area determines where its packed
-    /// rings continue, because another process may have served them; later the front-end does,
-    /// because it may have restarted them elsewhere. A split ring keeps this in its own memory.
-    pub(crate) fn starts(&self, format: Format, pair: u16) {
-        if !self.begun.contains(&pair) || format == Format::Split {
-            return;
-        }
-        let parts = [2 * pair, 2 * pair + 1].map(|ring| self.part(format, ring, 0));
-        for part in parts.into_iter().flatten() {
-            part.pages.store_u16(inflight_packed::VERSION, 0, Ordering::Release);
-        }
-    }
-
-    /// The part of the ring with this number and size.
-    pub(crate) fn part(&self, format: Format, ring: u16, size: u16) -> Option<InflightPlace> {
+    /// The part of the ring with this number and size, which is to continue at `base`.
+    ///
+    /// Until its pair has been served, the area determines where a packed ring continues, because
+    /// another process may have served it; later `base` does, because the front-end may have
+    /// restarted it elsewhere. What is recorded there stays if that is the same place: a front-end
+    /// that has only disabled a ring does not know where it continues. A split ring keeps this in
+    /// its own memory.
+    pub(crate) fn open(
+        &self,
+        format: Format,
+        ring: u16,
+        size: u16,
+        base: u32,
+    ) -> Option<InflightPlace> {
         let len = match format {
             Format::Split => inflight_split::len(usize::from(self.size)),
             Format::Packed => inflight_packed::len(usize::from(self.size)),
@@ -77,8 +77,20 @@ impl InflightArea {
         let whole = self.file.pages();
         let has_room = ring < self.rings && size <= self.size && end <= whole.len();
         let pages = has_room.then(|| whole.slice(start..end))?;
+        let was_served = self.begun.contains(&(ring / 2));
+        if format == Format::Packed && was_served && packed_base(&pages) != base {
+            pages.store_u16(inflight_packed::VERSION, 0, Ordering::Release);
+        }
         Some(InflightPlace { pages, descriptors: self.size, area: self.file.clone() })
     }
+}
+
+/// Where a packed ring continues, as its part of an area says, in the format of `GET_VRING_BASE`.
+fn packed_base(part: &SharedPages) -> u32 {
+    let wrap = u32::from(part.read::<u8>(inflight_packed::OLD_USED_WRAP) != 0);
+    let index = u32::from(part.load_u16(inflight_packed::OLD_USED_IDX, Ordering::Relaxed));
+    let place = wrap << 15 | index;
+    place << 16 | place
 }
 
 #[cfg(test)]
@@ -88,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_area_determines_once_where_packed_rings_continue() {
+    fn an_area_determines_where_packed_rings_continue_until_they_are_restarted_elsewhere() {
         let part_len = u64::try_from(inflight_packed::len(256)).expect("short");
         let file = memfd_create("area", MemfdFlags::CLOEXEC).expect("a file");
         ftruncate(&file, 4 * part_len).expect("there is memory");
@@ -96,26 +108,25 @@ mod tests {
         let share = MappingShare::new().expect("the first");
         let mut noted =
             InflightArea::map(&share, area).expect("it is sound").expect("it has rings");
-        let parts =
-            [0, 1, 2, 3].map(|ring| noted.part(Format::Packed, ring, 256).expect("it has room"));
-        let set = || {
-            let pages = parts.iter().map(|part| &part.pages);
-            pages.for_each(|it| it.store_u16(inflight_packed::VERSION, 1, Ordering::Relaxed));
+        // The second pair, at entry 5 of the second round.
+        let (here, elsewhere) = (0x0005_0005, 0x8000_8000);
+        let open = |noted: &InflightArea, ring, base| {
+            let part = noted.open(Format::Packed, ring, 256, base).expect("it has room");
+            part.pages.load_u16(inflight_packed::VERSION, Ordering::Relaxed)
         };
-        let version =
-            |part: &InflightPlace| part.pages.load_u16(inflight_packed::VERSION, Ordering::Relaxed);
-        set();
-        // The front-end enables them after it has passed them, which starts them once more.
-        for _ in 0..2 {
-            noted.starts(Format::Packed, 1);
-            assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
+        for ring in [2, 3] {
+            let part = noted.open(Format::Packed, ring, 256, here).expect("it has room");
+            part.pages.store_u16(inflight_packed::OLD_USED_IDX, 5, Ordering::Relaxed);
+            part.pages.store_u16(inflight_packed::VERSION, 1, Ordering::Relaxed);
         }
+        // An earlier process has served them.
+        assert_eq!([2, 3].map(|ring| open(&noted, ring, elsewhere)), [1, 1]);
         noted.is_served(1);
-        noted.starts(Format::Packed, 1);
-        assert_eq!(parts.each_ref().map(version), [1, 1, 0, 0]);
-        set();
-        noted.starts(Format::Split, 1);
-        assert_eq!(parts.each_ref().map(version), [1, 1, 1, 1]);
+        // This process has, and one that follows while they are disabled finds where they are.
+        assert_eq!([2, 3].map(|ring| open(&noted, ring, here)), [1, 1]);
+        noted.open(Format::Split, 2, 256, elsewhere).expect("it has room");
+        assert_eq!([2, 3].map(|ring| open(&noted, ring, here)), [1, 1]);
+        assert_eq!([2, 3].map(|ring| open(&noted, ring, elsewhere)), [0, 0]);
     }
 
     #[test]
@@ -131,7 +142,7 @@ mod tests {
         let refused = area(3 * part_len).err().expect("the file is shorter");
         assert!(refused.starts_with("the inflight area (SET_INFLIGHT_FD), "), "{refused}");
         let noted = area(2 * part_len).expect("it is sound").expect("it has rings");
-        let part = noted.part(Format::Split, 1, 256).expect("it has room");
+        let part = noted.open(Format::Split, 1, 256, 0).expect("it has room");
         assert!(!part.area.is_lost());
         ftruncate(&file, 0).expect("it is not sealed");
         part.pages.store_u16(inflight_split::VERSION, 1, Ordering::Relaxed);

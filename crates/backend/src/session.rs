@@ -235,9 +235,6 @@ impl<Q, D: SessionHost<Q>> Device for Serving<'_, Q, D> {
 
     fn start(&mut self, plan: PairPlan) -> Result<(), String> {
         self.host.start(plan.pair, plan.is_enabled, self.parts);
-        if let Some(area) = &self.parts.area {
-            area.starts(QueueOptions::of(plan.features).format, plan.pair);
-        }
         self.parts.plans.insert(plan.pair, plan);
         Ok(())
     }
@@ -370,10 +367,12 @@ impl<Q> Parts<Q> {
         (format, log): (Format, Option<Arc<DirtyLog>>),
     ) -> io::Result<QueueParts> {
         let parts = QueueParts::of_plan(plan, memory, format);
+        let parts = parts.map_err(|error| io::Error::other(format!("ring {ring}: {error}")))?;
+        let area = self.area.as_ref();
         Ok(QueueParts {
             log: log.map(|log| LogPlace { log, ring_address: plan.addresses.log }),
-            inflight: self.area.as_ref().and_then(|it| it.part(format, ring, plan.size)),
-            ..parts.map_err(|error| io::Error::other(format!("ring {ring}: {error}")))?
+            inflight: area.and_then(|it| it.open(format, ring, plan.size, parts.base)),
+            ..parts
         })
     }
 }
