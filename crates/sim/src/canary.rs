@@ -48,11 +48,13 @@ pub enum Canary {
     ForgottenOffer,
     /// What was set of virtio vifs is not noted for the next process.
     ForgottenLimits,
+    /// What was in flight is forgotten with a backend.
+    EmptiedArea,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 21] = [
+    pub const ALL: [Canary; 22] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -74,5 +76,6 @@ impl Canary {
         Canary::StuckTurn,
         Canary::ForgottenOffer,
         Canary::ForgottenLimits,
+        Canary::EmptiedArea,
     ];
 }

@@ -194,10 +194,10 @@ impl World {
                 ensure(backlog == 0, Rule::WakeUps, || {
                     format!("guest {number} queue {queue} waits for room for {backlog} frames")
                 })?;
-                nic.send(&mut guest.pool).map_err(|down| {
+                let unanswered = nic.send(&mut guest.pool).and_then(|_| nic.unanswered());
+                let unanswered = unanswered.map_err(|down| {
                     Flaw::new(Rule::Responses, format!("guest {number} finds: {down}"))
                 })?;
-                let unanswered = nic.counters.totals().tx_unanswered;
                 ensure(unanswered == 0, Rule::Responses, || {
                     format!("guest {number} queue {queue} waits for {unanswered} responses")
                 })?;

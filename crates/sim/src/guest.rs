@@ -298,6 +298,14 @@ impl Nic {
         Ok(before - self.backlog.len())
     }
 
+    /// How many requests or buffers the backend has not returned.
+    pub(crate) fn unanswered(&mut self) -> Result<u64, QueueDown> {
+        match &mut self.queue {
+            NicQueue::Xen(_) => Ok(self.counters.totals().tx_unanswered),
+            NicQueue::Virtio(pair) => Ok(u64::try_from(pair.take_back()?).unwrap_or(u64::MAX)),
+        }
+    }
+
     /// Receives up to a number of frames.
     pub(crate) fn receive(
         &mut self,

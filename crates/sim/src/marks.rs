@@ -214,6 +214,14 @@ marks! {
     OfferKept => "more offered than described, to who uses it",
     /// A virtio guest was not served at rest, and its vif said why.
     VirtioExplained => "virtio guest not served, and why",
+    /// A front-end with packed rings lost its backend without an area for what was in flight.
+    PositionLost => "packed rings begin again",
+    /// A backend's area for what is in flight was sent to a front-end.
+    AreaMade => "inflight area made",
+    /// A front-end passed it to another backend.
+    AreaPassedOn => "inflight area passed on",
+    /// A virtio guest with packed rings is up.
+    PackedUp => "packed rings up",
     /// A limit of a virtio vif was set.
     VirtioLimited => "limit of a virtio vif set",
     /// The process of a front-end was killed.

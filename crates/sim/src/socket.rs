@@ -10,10 +10,21 @@ use std::time::Instant;
 
 use ringway_backend::{SessionEvent, SessionSource};
 use ringway_vhost::backend::AreaRequest;
-use ringway_vhost_shell::ConnectionSource;
+use ringway_vhost_shell::{Connection, ConnectionSource};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::canary::Canary;
+
+/// Why there is neither a connection nor an area.
+const SHORTAGE: &str = "Too many open files";
+
+/// A file that holds zeros.
+pub(crate) fn zeros(len: u64) -> OwnedFd {
+    let file = memfd_create("zeros", MemfdFlags::CLOEXEC).expect("a world needs few descriptors");
+    ftruncate(&file, len).expect("a world needs little memory");
+    file
+}
 
 /// What is at the path of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +51,8 @@ struct Shared {
     /// The front-end that has connected last.
     process: Option<u32>,
     is_connected: bool,
+    /// An area that is to be sent to the front-end.
+    wanted: Option<AreaRequest>,
 }
 
 /// Where the connections of one virtio vif come from, for its session.
@@ -62,8 +75,9 @@ impl SessionSource for Source {
         }
     }
 
-    fn send_area_order(&self, _: AreaRequest) -> io::Result<()> {
-        Err(io::Error::other("no front-end of a world wants an inflight area"))
+    fn send_area_order(&self, wanted: AreaRequest) -> io::Result<()> {
+        self.shared.borrow_mut().wanted = Some(wanted);
+        Ok(())
     }
 }
 
@@ -73,7 +87,8 @@ impl ConnectionSource for Source {
     }
 
     fn disconnected(&mut self, _: Instant) {
-        self.shared.borrow_mut().is_connected = false;
+        let shared = &mut *self.shared.borrow_mut();
+        (shared.is_connected, shared.wanted) = (false, None);
     }
 
     fn worked(&mut self) {}
@@ -111,22 +126,25 @@ impl ConnectionSource for Source {
 pub(crate) struct Opener {
     shared: Rc<RefCell<Shared>>,
     pub(crate) found: Found,
-    /// The next attempt finds no descriptor left.
+    /// The next connection or area finds no descriptor left.
     pub(crate) has_shortage: bool,
     reported: Option<String>,
+    /// The last connection, for areas.
+    connection: Option<Connection>,
 }
 
 impl Opener {
     /// An opener of a socket that exists.
     pub(crate) fn new() -> Opener {
         let shared = Rc::default();
-        Opener { shared, found: Found::Socket, has_shortage: false, reported: None }
+        let found = Found::Socket;
+        Opener { shared, found, has_shortage: false, reported: None, connection: None }
     }
 
     /// A process of the backend begins: it knows nothing of the last one's connection.
     pub(crate) fn begin(&mut self, canary: Option<Canary>) -> Source {
         self.shared = Rc::default();
-        self.reported = None;
+        (self.reported, self.connection) = (None, None);
         let shared = Rc::clone(&self.shared);
         Source { shared, connection: None, obstacle: None, canary }
     }
@@ -141,13 +159,17 @@ impl Opener {
         self.shared.borrow().process.is_some()
     }
 
-    /// Tries to connect a front-end, if this process waits for that. Returns what the session has
-    /// to learn, and the end of the front-end.
+    /// Sends the area that the session wants, or tries to connect a front-end, if this process
+    /// waits for that. Returns what the session has to learn, and the end of the front-end.
     pub(crate) fn turn(&mut self, waiting: Option<u32>) -> Option<(SessionEvent, Option<OwnedFd>)> {
+        let wanted = self.shared.borrow_mut().wanted.take();
+        if let Some(wanted) = wanted {
+            return Some((SessionEvent::AreaSent(self.send_area(wanted)), None));
+        }
         if self.shared.borrow().is_connected {
             return None;
         }
-        let shortage = std::mem::take(&mut self.has_shortage).then_some("Too many open files");
+        let shortage = std::mem::take(&mut self.has_shortage).then_some(SHORTAGE);
         let obstacle = shortage.or(self.found.obstacle());
         let (None, Some(process)) = (obstacle, waiting) else {
             let reason = obstacle.unwrap_or("no one listens there").to_owned();
@@ -158,8 +180,18 @@ impl Opener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (own, peer) = pair.expect("a world needs few descriptors");
-        *self.shared.borrow_mut() = Shared { process: Some(process), is_connected: true };
+        self.connection = own.try_clone().ok().map(Connection::new);
+        *self.shared.borrow_mut() =
+            Shared { process: Some(process), is_connected: true, wanted: None };
         self.reported = None;
         Some((SessionEvent::Connected(own), Some(peer)))
+    }
+
+    /// Sends an area of zeros.
+    fn send_area(&mut self, wanted: AreaRequest) -> Result<(), String> {
+        let connection = self.connection.as_mut().filter(|_| !self.has_shortage);
+        self.has_shortage = false;
+        let sent = connection.map(|it| it.send(wanted.reply(zeros(wanted.len))));
+        sent.ok_or(SHORTAGE)?.map_err(|error| error.to_string())
     }
 }

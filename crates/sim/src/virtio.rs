@@ -13,13 +13,13 @@ use ringway_vhost::request::PROTOCOL_FEATURES;
 use ringway_vhost_shell::Mode;
 use ringway_wire::DomId;
 use ringway_wire::vhost_user::{
-    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
-    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_STATUS,
+    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
+    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_STATUS,
 };
 use ringway_wire::virtio::{
-    Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
+    Features, VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM,
+    VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MQ,
+    VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
 };
 use ringway_xenbus::{Limit, VifLimits};
 
@@ -141,6 +141,7 @@ impl World {
         };
         plane.journal.note(|| match &event {
             SessionEvent::Waits(reason) => format!("{name} waits: {reason}"),
+            SessionEvent::AreaSent(sent) => format!("an area for {name}: {sent:?}"),
             _ => format!("a front-end of {name} connects"),
         });
         let Some(backend) = backend else { return Ok(true) };
@@ -365,13 +366,21 @@ fn choose_preferences(choices: &mut Choices) -> Preferences {
         &[VIRTIO_NET_F_MRG_RXBUF],
         &[VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_TSO4],
         &[VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4],
+        &[VIRTIO_F_IN_ORDER],
     ] {
         if !choices.is_one_in(4) {
             features = features.or(Features::of(bits));
         }
     }
+    if choices.is_one_in(3) {
+        features = features.or(Features::of(&[VIRTIO_F_RING_PACKED]));
+    }
     let mut protocol = VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_REPLY_ACK;
-    for bit in [VHOST_USER_PROTOCOL_F_STATUS, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS] {
+    for bit in [
+        VHOST_USER_PROTOCOL_F_STATUS,
+        VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
+        VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
+    ] {
         protocol |= if choices.is_one_in(2) { bit } else { 0 };
     }
     let pairs = u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1);

@@ -1,13 +1,16 @@
 //! The driver of a virtio guest: its memory, and what its front-end passes of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ringway_datapath::{PortQueue as _, QueueCounters};
 use ringway_vhost::frontend::Negotiated;
-use ringway_vhost::{Addresses, Region, RegionKey, Request};
+use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
 use ringway_virtfront::{FrontMemory, MemoryShape, QueueOffer, QueuePair};
-use ringway_virtio::QueueOptions;
-use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
+use ringway_virtio::{Format, QueueOptions};
+use ringway_wire::vhost_user::{
+    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
+};
 use ringway_wire::virtio::Features;
 
 use crate::choices::Choices;
@@ -17,6 +20,8 @@ use crate::guest::{Guest, Nic, NicQueue};
 const QUEUE_SIZE: u16 = 256;
 /// The longest frame that may arrive if each frame takes one chain.
 const FRAME_LEN_MAX: usize = 65_550;
+/// Where a packed ring begins: at its first entry, in its first round, for both sides.
+const PACKED_START: u32 = 0x8000_8000;
 /// What a world has enough of.
 const ENOUGH: &str = "a world needs few descriptors and little memory";
 
@@ -32,6 +37,13 @@ pub(crate) struct Driver {
     _spare: Vec<QueuePair>,
     pub(crate) is_paused: bool,
     pub(crate) is_enabled: bool,
+    /// By ring: where a packed one continues, as far as backends have said. The position of a split
+    /// ring is in its memory.
+    bases: Vec<u32>,
+    /// Rings that a backend has and has not stopped.
+    passed: BTreeSet<u16>,
+    /// Where backends record what is in flight, once one has made it.
+    pub(crate) area: Option<Area>,
 }
 
 impl Driver {
@@ -63,19 +75,76 @@ impl Driver {
                 false => spare.push(pair),
             }
         }
-        let (is_paused, is_enabled) = (false, true);
-        Driver { features, memory, rings, used, _spare: spare, is_paused, is_enabled }
+        Driver {
+            features,
+            memory,
+            bases: vec![PACKED_START; rings.len()],
+            passed: BTreeSet::new(),
+            rings,
+            used,
+            _spare: spare,
+            is_paused: false,
+            is_enabled: true,
+            area: None,
+        }
     }
 
-    /// Where a split ring is used up to.
-    pub(crate) fn used_index(&self, ring: u16) -> u16 {
-        self.memory.used_index(self.rings[usize::from(ring)].place)
+    pub(crate) fn is_packed(&self) -> bool {
+        self.memory.shape().format == Format::Packed
+    }
+
+    /// Whether another backend could continue the rings now.
+    pub(crate) fn outlives_backend(&self) -> bool {
+        !self.is_packed() || self.area.is_some() || self.passed.is_empty()
+    }
+
+    /// Where a ring continues.
+    fn base(&self, ring: u16) -> u32 {
+        let place = usize::from(ring);
+        match self.is_packed() {
+            true => self.bases[place],
+            false => self.memory.used_index(self.rings[place].place).into(),
+        }
+    }
+
+    /// A backend has stopped a ring here.
+    ///
+    /// # Errors
+    /// Where it should have been: a split ring continues behind all that was used, because chains
+    /// are used in order. In a packed ring both sides are at one place.
+    pub(crate) fn stopped(&mut self, ring: u16, base: u32) -> Result<(), u32> {
+        let due = match self.is_packed() {
+            true => base << 16 | base & 0xffff,
+            false => self.base(ring),
+        };
+        self.bases[usize::from(ring)] = base;
+        self.passed.remove(&ring);
+        if base == due { Ok(()) } else { Err(due) }
+    }
+
+    /// Requests for an area, if one is to be made.
+    pub(crate) fn asks_for_area(&self, protocol: u64) -> Option<[Request; 2]> {
+        let is_wanted = protocol & VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD != 0;
+        let rings = u16::try_from(self.rings.len()).expect("there are few rings");
+        // The length depends on the features.
+        let features = Request::SetFeatures(self.features);
+        let area = Request::GetInflightFd { rings, size: QUEUE_SIZE };
+        (is_wanted && self.area.is_none()).then_some([features, area])
+    }
+
+    /// Requests to continue with what is recorded in the area, if there is one.
+    pub(crate) fn passes_area(&self) -> Vec<Request> {
+        let passed = self.area.as_ref().map(|area| {
+            let file = area.file.try_clone().expect(ENOUGH);
+            [Request::SetFeatures(self.features), Request::SetInflightFd(Area { file, ..*area })]
+        });
+        passed.into_iter().flatten().collect()
     }
 
     /// Requests for the memory, and for the features and the rings if these run: a ring is kicked
     /// last, and all else is in any order.
     pub(crate) fn requests(
-        &self,
+        &mut self,
         protocol: u64,
         choices: &mut Choices,
     ) -> (Option<Request>, Vec<Request>) {
@@ -87,6 +156,7 @@ impl Driver {
         if self.is_paused {
             return (Some(memory), Vec::new());
         }
+        self.passed = (0..).take(self.rings.len()).collect();
         let mut parts = vec![vec![Request::SetFeatures(self.features)]];
         parts.extend(self.enables().into_iter().map(|enable| vec![enable]));
         parts.extend((0..).zip(&self.rings).map(|(ring, offer)| self.ring(ring, offer)));
@@ -110,7 +180,7 @@ impl Driver {
             available: place.driver,
             log: None,
         };
-        let base = u32::from(self.used_index(ring));
+        let base = self.base(ring);
         vec![
             Request::SetVringNum { ring, size: place.size },
             Request::SetVringBase { ring, base },

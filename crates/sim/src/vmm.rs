@@ -12,13 +12,12 @@ use ringway_vhost::{Frontend, Request};
 use ringway_vhost_shell::{Connection, Received};
 use ringway_wire::vhost_user::Op;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::canary::Canary;
-use crate::choices::Choices;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::marks::Mark;
 use crate::plane::DataPlane;
+use crate::socket::zeros;
 use crate::traffic::announcement;
 use crate::virtio_driver::Driver;
 
@@ -65,10 +64,20 @@ struct Link {
     has_memory: bool,
     /// Whether the rings were passed.
     has_rings: bool,
+    /// What was said of the area that records what is in flight.
+    area: AreaStage,
     /// What is yet to be asked, in order.
     requests: VecDeque<Request>,
     /// There may be messages to send.
     is_stirred: bool,
+}
+
+/// What was said over a connection of the area that records what is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AreaStage {
+    Unknown,
+    Asked,
+    Passed,
 }
 
 /// What a front-end and its guest do.
@@ -165,6 +174,7 @@ impl Vmm {
             negotiated: None,
             has_memory: false,
             has_rings: false,
+            area: AreaStage::Unknown,
             requests: VecDeque::new(),
             is_stirred: true,
         });
@@ -173,8 +183,8 @@ impl Vmm {
     /// The process ends, and its guest with it.
     pub(crate) fn kill(&mut self, plane: &mut DataPlane) {
         (self.process, self.known, self.agreed, self.loss) = (None, None, None, None);
+        (self.driver, self.must_start) = (None, false);
         self.disconnect(plane);
-        self.driver = None;
         plane.guests[self.guest].release();
     }
 
@@ -184,10 +194,19 @@ impl Vmm {
         (self.process, self.wants) = (Some(self.processes), wants);
     }
 
-    /// The connection ends.
+    /// The connection ends. If no one knows where the rings continue, the guest starts again.
     pub(crate) fn disconnect(&mut self, plane: &mut DataPlane) {
         self.link = None;
         self.carrier_down(plane);
+        if self.driver.as_ref().is_some_and(|driver| !driver.outlives_backend()) {
+            plane.marks.hit(Mark::PositionLost);
+            (self.driver, self.must_start) = (None, true);
+            plane.guests[self.guest].release();
+        }
+        if plane.canary == Some(Canary::EmptiedArea) {
+            let area = self.driver.as_mut().and_then(|driver| driver.area.as_mut());
+            area.into_iter().for_each(|area| area.file = zeros(area.len));
+        }
     }
 
     /// Whether it would act by itself.
@@ -227,28 +246,37 @@ impl Vmm {
         }
         link.is_stirred = true;
         while let Some(event) = self.link.as_mut().and_then(|link| link.session.next_event()) {
-            self.on(&event, plane)?;
+            self.on(event, plane)?;
         }
         Ok(())
     }
 
-    fn on(&mut self, event: &Event, plane: &mut DataPlane) -> Checked {
+    fn on(&mut self, event: Event, plane: &mut DataPlane) -> Checked {
         let Vmm { name, link, known, driver, agreed, .. } = self;
         let Some(link) = link else { return Ok(()) };
-        plane.journal.note(|| format!("the front-end of {name}: {event:?}"));
+        plane.journal.note(|| match &event {
+            Event::Area(_) => format!("the front-end of {name} has an inflight area"),
+            other => format!("the front-end of {name}: {other:?}"),
+        });
         match event {
             Event::Negotiated(negotiated) => {
-                link.negotiated = Some(*negotiated);
-                *agreed = Some((*negotiated, *known));
-                self.pass(&mut plane.choices);
+                link.negotiated = Some(negotiated);
+                *agreed = Some((negotiated, *known));
+                self.pass(plane);
             }
             Event::Done(Op::SetFeatures) => *known = link.negotiated,
-            // A stopped ring continues behind all that was used: chains are used in order.
             Event::Stopped { ring, base } => {
-                let used = driver.as_ref().map(|driver| driver.used_index(*ring));
-                ensure(used.is_none_or(|used| u32::from(used) == *base), Rule::Responses, || {
-                    format!("ring {ring} of {name} was stopped at {base}, used up to {used:?}")
+                let stopped = driver.as_mut().map_or(Ok(()), |driver| driver.stopped(ring, base));
+                ensure(stopped.is_ok(), Rule::Responses, || {
+                    format!("ring {ring} of {name} was stopped at {base:#x}, not at {stopped:#x?}")
                 })?;
+            }
+            Event::Area(area) => {
+                plane.marks.hit(Mark::AreaMade);
+                if let Some(driver) = driver {
+                    driver.area = Some(area);
+                }
+                self.pass(plane);
             }
             _ => {}
         }
@@ -280,7 +308,7 @@ impl Vmm {
             if !message.files.is_empty() {
                 match loss.take() {
                     Some(Loss::Descriptors) => message.files.clear(),
-                    Some(Loss::Memory) => message.files.iter_mut().for_each(|it| *it = nothing()),
+                    Some(Loss::Memory) => message.files.iter_mut().for_each(|it| *it = zeros(0)),
                     None => {}
                 }
             }
@@ -291,12 +319,29 @@ impl Vmm {
     }
 
     /// Passes what the guest shares, as far as the backend does not have it.
-    fn pass(&mut self, choices: &mut Choices) {
-        let (Some(link), Some(driver)) = (&mut self.link, &self.driver) else { return };
+    fn pass(&mut self, plane: &mut DataPlane) {
+        let DataPlane { choices, marks, .. } = plane;
+        let (Some(link), Some(driver)) = (&mut self.link, &mut self.driver) else { return };
         let Some(negotiated) = link.negotiated.filter(|_| !link.has_rings) else { return };
+        if let Some(requests) = driver.asks_for_area(negotiated.protocol) {
+            // The rings follow once it is there.
+            if std::mem::replace(&mut link.area, AreaStage::Asked) != AreaStage::Asked {
+                link.ask(requests);
+            }
+            return;
+        }
         // Memory of an earlier start of the guest is there until this replaces it.
         let had_memory = std::mem::replace(&mut link.has_memory, true);
         let (memory, rings) = driver.requests(negotiated.protocol, choices);
+        // A front-end may pass an area once, or with each start of the rings.
+        let was_passed = link.area == AreaStage::Passed;
+        let is_left_out = driver.is_paused || (was_passed && choices.is_one_in(2));
+        if !is_left_out {
+            let was_made_before = link.area == AreaStage::Unknown && driver.area.is_some();
+            marks.add(Mark::AreaPassedOn, u64::from(was_made_before));
+            link.area = AreaStage::Passed;
+            link.ask(driver.passes_area());
+        }
         if had_memory || choices.is_one_in(2) {
             link.ask(memory);
             link.ask(rings);
@@ -327,13 +372,13 @@ impl Vmm {
             (Order::Start(pairs), driver @ None) => {
                 let guest = &mut plane.guests[self.guest];
                 *driver = Some(Driver::start(negotiated, pairs, guest));
-                self.pass(&mut plane.choices);
+                self.pass(plane);
             }
             (Order::Stop, Some(driver)) => {
                 if let Some(link) = &mut self.link {
                     link.ask(driver.stops(link.has_rings));
                     link.ask(driver.ends(negotiated.protocol));
-                    link.has_rings = false;
+                    (link.has_rings, link.area) = (false, AreaStage::Unknown);
                 }
                 self.carrier_down(plane);
                 self.driver = None;
@@ -349,7 +394,7 @@ impl Vmm {
             }
             (Order::Resume, Some(driver)) if driver.is_paused => {
                 driver.is_paused = false;
-                self.pass(&mut plane.choices);
+                self.pass(plane);
             }
             (Order::Disable | Order::Enable, Some(driver)) => {
                 let is_enabled = order == Order::Enable;
@@ -373,6 +418,8 @@ impl Vmm {
         let number = self.guest;
         plane.journal.note(|| format!("guest {number} is up"));
         plane.marks.hit(Mark::VirtioUp);
+        let is_packed = self.driver.as_ref().is_some_and(Driver::is_packed);
+        plane.marks.add(Mark::PackedUp, u64::from(is_packed));
         let guest = &mut plane.guests[number];
         guest.is_up = true;
         // Pairs were served one after the other, so frames of a flow may be in any of them.
@@ -395,9 +442,4 @@ impl Vmm {
         let guest = &mut plane.guests[number];
         (guest.is_up, guest.is_disturbed) = (false, true);
     }
-}
-
-/// A file that holds nothing.
-fn nothing() -> OwnedFd {
-    memfd_create("nothing", MemfdFlags::CLOEXEC).expect("a world needs few descriptors")
 }

@@ -15,7 +15,7 @@ impl QueuePair {
         if from.is_empty() {
             return Ok(());
         }
-        self.reap().map_err(|fault| QueueDown::peer(FrontFault::Queue { queue: "tx", fault }))?;
+        self.take_back()?;
         let (mut packets, mut bytes) = (0, 0);
         while let Some(frame) = from.front_mut() {
             let count = (self.form.header_len + frame.len()).div_ceil(BUFFER_LEN);
@@ -71,7 +71,15 @@ impl QueuePair {
         buffer
     }
 
-    /// Takes back buffers that the device has read.
+    /// Takes back all buffers that the device has read. Returns how many it has not.
+    ///
+    /// # Errors
+    /// [`QueueDown::Peer`] with a [`FrontFault`].
+    pub fn take_back(&mut self) -> Result<usize> {
+        self.reap().map_err(|fault| QueueDown::peer(FrontFault::Queue { queue: "tx", fault }))?;
+        Ok(self.tx_links.len() - self.tx_free.len())
+    }
+
     fn reap(&mut self) -> Result<(), UsedFault> {
         self.tx.half.poll()?;
         while let Some(used) = self.tx.half.take()? {
