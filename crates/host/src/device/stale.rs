@@ -1,7 +1,5 @@
 //! Removes network devices that nothing needs any more.
 
-use std::io;
-
 use super::devices::Devices;
 use super::keeper::Keeper;
 use super::kernel::{Kernel, Link};
@@ -35,42 +33,30 @@ impl<K: Kernel> Keeper<K> {
 }
 
 /// Deletes network devices of `owner`, unless `is_kept` is true for their purpose and link. Returns
-/// the purposes of those that it has deleted.
+/// the purposes of those that it has deleted: one that cannot be deleted now stays, alone.
 pub fn delete_devices(
     net: &mut impl Kernel,
     owner: &str,
     is_kept: impl Fn(&Purpose, &Link) -> bool,
 ) -> Vec<Purpose> {
-    match delete_stale(net, owner, is_kept) {
-        Ok(deleted) => {
-            let (names, purposes): (Vec<_>, Vec<_>) = deleted.into_iter().unzip();
-            if !names.is_empty() {
-                tracing::info!(?names, "removed network devices that are not needed any more");
-            }
-            purposes
-        }
-        Err(error) => {
-            tracing::warn!("cannot remove network devices that are not needed any more: {error}");
-            Vec::new()
-        }
-    }
-}
-
-/// Deletes the devices of this owner that are no longer wanted, and returns their names. Devices
-/// for which `is_kept` is true stay.
-fn delete_stale(
-    net: &mut impl Kernel,
-    owner: &str,
-    is_kept: impl Fn(&Purpose, &Link) -> bool,
-) -> io::Result<Vec<(String, Purpose)>> {
-    let mut deleted = Vec::new();
-    for link in net.links()? {
+    let (mut names, mut purposes) = (Vec::new(), Vec::new());
+    let links = net.links().unwrap_or_else(|error| {
+        tracing::warn!("cannot remove network devices that are not needed any more: {error}");
+        Vec::new()
+    });
+    for link in links.into_iter().filter(is_tap) {
         let purpose = link.alias.as_deref().and_then(|note| Purpose::of_note(owner, note));
-        let Some(purpose) = purpose.filter(|_| is_tap(&link)) else { continue };
-        if !is_kept(&purpose, &link) {
-            net.delete(&link.name)?;
-            deleted.push((link.name, purpose));
+        let Some(purpose) = purpose.filter(|purpose| !is_kept(purpose, &link)) else { continue };
+        match net.delete(&link.name) {
+            Ok(()) => {
+                names.push(link.name);
+                purposes.push(purpose);
+            }
+            Err(error) => tracing::warn!("a network device that is not needed any more: {error}"),
         }
     }
-    Ok(deleted)
+    if !names.is_empty() {
+        tracing::info!(?names, "removed network devices that are not needed any more");
+    }
+    purposes
 }

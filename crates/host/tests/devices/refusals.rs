@@ -1,6 +1,8 @@
 //! A kernel that refuses any one call.
 
-use crate::place::{Place, bridged};
+use ringway_host::{Purpose, delete_devices};
+
+use crate::place::{OWNER, Place, bridged};
 
 /// The most calls of one action.
 const CALLS_MAX: u32 = 100;
@@ -87,5 +89,22 @@ fn a_refused_call_while_a_device_is_made_again_is_made_up_for() {
                 break;
             }
         }
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_deleted_now_is_the_only_one_that_stays() {
+    let delete = |place: &mut Place| delete_devices(&mut place.net.clone(), OWNER, |_, _| false);
+    for call in [2, 3] {
+        let place = &mut Place::with(&["br0"]);
+        for name in ["vm1", "vm2"] {
+            drop(place.made(&bridged(name, "br0", None)).expect("made"));
+        }
+        place.net.refuse(call);
+        let deleted = delete(place);
+        assert_eq!(deleted.len(), 1, "call {call}");
+        let left = ["vm1", "vm2"].into_iter().filter(|name| place.net.find(name).is_some());
+        let left: Vec<Purpose> = left.map(|name| Purpose::Virtio(name.to_owned())).collect();
+        assert_eq!(delete(place), left, "call {call}");
     }
 }
