@@ -2,10 +2,9 @@
 //! become of the vifs that are on bridges.
 
 use ringway_host::{Link, Note};
-use ringway_xenbus::Vif;
 
 use crate::flaw::{Checked, Flaw, Rule, ensure};
-use crate::links::{ELSEWHERE, Place, RENAMED, Wanted, bridge_of, far_link};
+use crate::links::{ELSEWHERE, Place, RENAMED, Wanted, bridge_of, far_link, virtio_name};
 use crate::marks::Mark;
 use crate::process::OWNER;
 use crate::toolstack::vif_of;
@@ -79,8 +78,7 @@ impl World {
     /// A device or its bridge goes: the backend knows where the device was only if it has seen it
     /// there.
     fn note_loss(&mut self, guest: usize) {
-        let vif = self.vif(guest);
-        let seen = self.backend.as_ref().and_then(|backend| backend.seen_of(vif));
+        let seen = self.seen_of(guest);
         if let Some(wanted) = self.wanted.get_mut(&guest) {
             if seen.is_none_or(|seen| seen < wanted.since) {
                 (wanted.place, wanted.is_up) = (Place::Any, None);
@@ -104,8 +102,7 @@ impl World {
         }
         self.plane.marks.hit(Mark::DeviceMoved);
         self.kernel.set_master(&device.name, bridge.as_deref()).expect("both exist");
-        let (since, vif) = (self.kernel.version(), self.vif(guest));
-        let seen = self.backend.as_ref().and_then(|backend| backend.seen_of(vif));
+        let (since, seen) = (self.kernel.version(), self.seen_of(guest));
         let Some(wanted) = self.wanted.get_mut(&guest) else { return };
         // If it was not seen elsewhere in between, it may have lost its own bridge.
         let is_unseen = seen.is_none_or(|seen| seen < wanted.since);
@@ -160,17 +157,14 @@ impl World {
     /// does.
     pub(crate) fn check_faults(&mut self) -> Checked {
         for (guest, wanted) in self.wanted.clone() {
-            let vif = self.vif(guest);
-            let Some(backend) = &self.backend else { continue };
-            let Some(fault) = backend.fault(vif) else {
-                let error = backend.error(vif).map(str::to_owned);
-                let shown = self.toolstack.error(vif);
-                ensure(error.is_some() && shown.is_some(), Rule::Explanation, || {
-                    format!(
-                        "guest {guest} has no device, and does not say why: {error:?}, {shown:?}"
-                    )
+            let Some(fault) = self.fault(guest) else {
+                let shown = self.error_of(guest)?;
+                ensure(shown.is_some(), Rule::Explanation, || {
+                    format!("guest {guest} has no device, and does not say why")
                 })?;
-                self.plane.marks.hit(Mark::VifRefused);
+                let is_xen = guest < self.drivers.len();
+                let mark = if is_xen { Mark::VifRefused } else { Mark::VirtioUnattached };
+                self.plane.marks.hit(mark);
                 continue;
             };
             let is_there =
@@ -191,14 +185,14 @@ impl World {
     }
 
     /// The administrator brings back what is missing, and the toolstack makes vifs again that were
-    /// refused.
+    /// refused. Those of virtio try again by themselves.
     pub(crate) fn repair(&mut self) -> Checked {
         self.kernel.refuse_nothing();
         for guest in self.wanted.keys().copied().collect::<Vec<_>>() {
             self.repair_links(guest);
-            let vif = self.vif(guest);
-            let is_refused = |backend: &crate::process::Process| backend.fault(vif).is_none();
-            if self.backend.as_ref().is_some_and(is_refused) && !self.removals.contains(&guest) {
+            let is_refused = guest < self.drivers.len() && self.fault(guest).is_none();
+            if is_refused && !self.removals.contains(&guest) {
+                let vif = vif_of(self.plane.guests[guest].domid);
                 self.plane.guests[guest].is_disturbed = true;
                 self.toolstack.ask_to_remove(vif).map_err(|error| refused(&error))?;
                 self.removals.push(guest);
@@ -224,10 +218,11 @@ impl World {
             ensure(wanted.is_up.is_none_or(|up| up == device.is_up), Rule::Placement, || {
                 format!("the device of guest {guest} should be {wanted:?}: {device:?}")
             })?;
-            let fault = self.backend.as_ref().and_then(|backend| backend.fault(self.vif(guest)));
+            let fault = self.fault(guest);
             ensure(fault == Some(None), Rule::Explanation, || {
                 format!("all is repaired, and guest {guest} has the fault {fault:?}")
             })?;
+            self.plane.marks.add(Mark::VirtioOnBridge, u64::from(guest >= self.drivers.len()));
             let places = [Place::Bridge, Place::Elsewhere];
             let place = places.into_iter().find(|place| self.is_at(guest, &device, *place));
             let (place, is_up) = (place.unwrap_or(Place::Nowhere), Some(device.is_up));
@@ -254,12 +249,27 @@ impl World {
 
     /// The device of a guest's vif.
     pub(crate) fn device_link(&self, guest: usize) -> Option<Link> {
-        let note = format!("ringway {OWNER} {}", self.vif(guest).backend_dir());
+        let purpose = match guest.checked_sub(self.scenario.guests) {
+            None => vif_of(self.plane.guests[guest].domid).backend_dir(),
+            Some(number) => format!("virtio/{}", virtio_name(number)),
+        };
+        let note = format!("ringway {OWNER} {purpose}");
         self.kernel.all().into_iter().find(|link| link.alias.as_ref() == Some(&note))
     }
 
-    fn vif(&self, guest: usize) -> Vif {
-        vif_of(self.plane.guests[guest].domid)
+    /// The fault of the device of a guest's vif, or none, if it has a device.
+    fn fault(&self, guest: usize) -> Option<Option<String>> {
+        self.backend.as_ref()?.fault(&self.name_of(guest))
+    }
+
+    /// The version of the kernel for which the device of a guest's vif was followed, if it has one.
+    fn seen_of(&self, guest: usize) -> Option<u64> {
+        self.backend.as_ref()?.seen_of(&self.name_of(guest))
+    }
+
+    /// Whether a vif should have a device and has none, or one with a fault.
+    pub(crate) fn is_displaced(&self, guest: usize) -> bool {
+        self.wanted.contains_key(&guest) && self.fault(guest) != Some(None)
     }
 }
 

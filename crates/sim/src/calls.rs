@@ -193,7 +193,7 @@ impl World {
     }
 
     /// Whether a vif is shown where its device is.
-    fn is_shown_in_place(&self, guest: usize, shown: &VifStatus) -> bool {
+    pub(crate) fn is_shown_in_place(&self, guest: usize, shown: &VifStatus) -> bool {
         if !self.scenario.are_patched[guest] {
             return shown.attached_to == "switch";
         }

@@ -245,6 +245,9 @@ impl World {
         }
         let heard = self.run_all_control()?;
         ensure(!heard, Rule::Release, || "a vif that is gone is still watched".to_owned())?;
+        let ours = self.kernel.all().into_iter().filter(|link| link.alias.is_some());
+        let left: Vec<String> = ours.map(|link| link.name).collect();
+        ensure(left.is_empty(), Rule::Release, || format!("devices of vifs are left: {left:?}"))?;
         let left = self.toolstack.leftovers().map_err(|error| refused(&error))?;
         ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
         let shared = &mut self.backend.as_mut().expect("the backend lives").host.shared;

@@ -71,6 +71,7 @@ struct State<W> {
     vanishing: Vec<String>,
     /// The calls until one is refused, that one included.
     refusal: Option<u32>,
+    has_refused: bool,
     version: u64,
 }
 
@@ -116,6 +117,7 @@ impl<W: Wire> SimKernel<W> {
             index_last: 0,
             vanishing: Vec::new(),
             refusal: None,
+            has_refused: false,
             version: 0,
         })))
     }
@@ -123,6 +125,16 @@ impl<W: Wire> SimKernel<W> {
     /// Has the call of a process that is so many from now refused: 1 is the next one.
     pub fn refuse(&self, call: u32) {
         self.0.borrow_mut().refusal = Some(call);
+    }
+
+    /// Whether any call was refused.
+    pub fn has_refused(&self) -> bool {
+        self.0.borrow().has_refused
+    }
+
+    /// Whether a call is still to be refused.
+    pub fn will_refuse(&self) -> bool {
+        self.0.borrow().refusal.is_some()
     }
 
     /// Takes back what was asked of [`refuse`](SimKernel::refuse), and returns whether it was still
@@ -236,7 +248,7 @@ impl<W: Wire> State<W> {
         if *left > 0 {
             return Ok(());
         }
-        self.refusal = None;
+        (self.refusal, self.has_refused) = (None, true);
         self.version += 1;
         Err(error(ErrorKind::ResourceBusy, format!("{what}: the kernel is busy")))
     }

@@ -1,5 +1,6 @@
 //! The links of the backend's host.
 
+use ringway_datapath::OffloadCaps;
 use ringway_wire::DomId;
 
 use crate::device::{Condition, Device, Station, Tap};
@@ -11,6 +12,8 @@ use crate::scenario::{Scenario, guest_of, mac_of};
 pub(crate) const ELSEWHERE: &str = "elsewhere";
 /// How the administrator's names of devices begin.
 pub(crate) const RENAMED: &str = "web";
+/// How the names of virtio vifs begin.
+const VIRTIO: &str = "vm";
 /// The number of the first station behind a device, for addresses.
 const FIRST_STATION: usize = 100;
 
@@ -46,12 +49,14 @@ pub(crate) fn far_link(guest: usize) -> String {
 
 /// Creates the links of the backend's host, and the stations behind them.
 pub(crate) fn make_devices(plane: &mut DataPlane, scenario: &Scenario) -> SimKernel<Tap> {
-    let patched = (0..scenario.guests).filter(|guest| scenario.are_patched[*guest]);
+    let patched = (0..scenario.are_patched.len()).filter(|guest| scenario.are_patched[*guest]);
     let patched: Vec<(usize, Condition)> =
         patched.map(|guest| (guest, Condition::default())).collect();
     let (ledger, canary, devices) = (plane.ledger.clone(), scenario.canary, patched.clone());
+    let virtio_first = scenario.guests;
     let kernel = SimKernel::new(move |name| {
-        let place = devices.iter().position(|(guest, _)| guest_of_device(name) == Some(*guest));
+        let found = guest_of_device(name, virtio_first);
+        let place = devices.iter().position(|(guest, _)| found == Some(*guest));
         let device = place.expect("only patched vifs have devices");
         Tap::of_vif(device, &devices[device].1, &ledger, canary)
     });
@@ -67,7 +72,9 @@ pub(crate) fn make_devices(plane: &mut DataPlane, scenario: &Scenario) -> SimKer
         let (bridge, link) = (bridge_of(guest), far_link(guest));
         let made = kernel.add_bridge(&bridge).and_then(|()| kernel.add_other(&link));
         made.and_then(|()| kernel.set_master(&link, Some(&bridge))).expect("the names are free");
-        let (caps, place) = (scenario.guest_caps[guest], (&kernel, link));
+        // What a guest of virtio accepts is known once it starts: the engines do the rest.
+        let caps = scenario.guest_caps.get(guest).copied().unwrap_or(OffloadCaps::ALL);
+        let place = (&kernel, link);
         add(Device::of_vif(guest, caps, place, condition), 1);
     }
     kernel.add_bridge(ELSEWHERE).expect("the name is free");
@@ -75,13 +82,20 @@ pub(crate) fn make_devices(plane: &mut DataPlane, scenario: &Scenario) -> SimKer
     kernel
 }
 
+/// The name of the virtio vif with this number.
+pub(crate) fn virtio_name(number: usize) -> String {
+    format!("{VIRTIO}{number}")
+}
+
 /// The guest whose vif has a device that was made with this name, perhaps one of an administrator.
-fn guest_of_device(name: &str) -> Option<usize> {
-    match name.strip_prefix(RENAMED) {
-        Some(guest) => guest.parse().ok(),
-        None => {
-            let domid = name.strip_prefix("vif")?.strip_suffix(".0")?;
-            Some(guest_of(DomId(domid.parse().ok()?)))
-        }
+/// Guests of virtio come after so many others.
+fn guest_of_device(name: &str, virtio_first: usize) -> Option<usize> {
+    if let Some(guest) = name.strip_prefix(RENAMED) {
+        return guest.parse().ok();
     }
+    if let Some(number) = name.strip_prefix(VIRTIO) {
+        return Some(virtio_first + number.parse::<usize>().ok()?);
+    }
+    let domid = name.strip_prefix("vif")?.strip_suffix(".0")?;
+    Some(guest_of(DomId(domid.parse().ok()?)))
 }

@@ -184,6 +184,12 @@ marks! {
     KernelRefuses => "kernel refuses a call",
     /// A vif was not where it should be, and said why.
     DeviceFaulty => "device of a vif not in its place",
+    /// The bridge of a virtio vif did not exist when the first backend started.
+    BridgeLate => "bridge comes late",
+    /// A virtio vif without its device waited for that, and said so.
+    VirtioUnattached => "virtio vif waits for its bridge",
+    /// A virtio vif was on its bridge, or where it was put.
+    VirtioOnBridge => "virtio vif on a bridge",
     /// A vif could not have its device.
     VifRefused => "vif without its device",
     /// It withdrew a grant in use.

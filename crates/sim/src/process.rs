@@ -1,7 +1,7 @@
 //! A backend's process: the real control plane, and the world that it is given.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -187,6 +187,8 @@ pub(crate) struct Process {
     has_begun: bool,
     /// Places of virtio vifs that may have more to do.
     unfinished: BTreeSet<usize>,
+    /// By the places of virtio vifs: the version for which they could not have their device.
+    missed: BTreeMap<usize, u64>,
 }
 
 impl Process {
@@ -219,6 +221,7 @@ impl Process {
             followed: 0,
             has_begun: false,
             unfinished: BTreeSet::new(),
+            missed: BTreeMap::new(),
         })
     }
 
@@ -244,23 +247,28 @@ impl Process {
         self.host.vif(vif)?.end.error()
     }
 
-    /// The fault of the device of a vif, or none, if it has one.
-    pub(crate) fn fault(&self, vif: Vif) -> Option<Option<&str>> {
-        let device = self.host.vif(vif)?.state.device.as_ref()?;
-        Some(device.fault.as_deref())
+    /// The fault of the device of the vif with this name, or none, if it has a device.
+    pub(crate) fn fault(&self, name: &str) -> Option<Option<String>> {
+        let device = self.state(name)?.device.as_ref()?;
+        Some(device.fault.clone())
     }
 
     /// The version of the kernel for which the device of a vif was followed, if it has one.
-    pub(crate) fn seen_of(&self, vif: Vif) -> Option<u64> {
-        self.fault(vif).map(|_| self.followed)
+    pub(crate) fn seen_of(&self, name: &str) -> Option<u64> {
+        self.fault(name).map(|_| self.followed)
     }
 
     /// When a deferred action is due. What cannot be done for devices is not tried again before the
     /// kernel changes.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let comparison = self.host.shared.comparison.due();
-        let comparison = comparison.filter(|_| self.settled != Some(self.kernel.version()));
-        self.host.due().into_iter().chain(comparison).min()
+        let version = self.kernel.version();
+        let comparison =
+            self.host.shared.comparison.due().filter(|_| self.settled != Some(version));
+        let is_futile = |place| self.missed.get(&place) == Some(&version);
+        let virtio = self.host.virtio().enumerate().filter(|(place, _)| !is_futile(*place));
+        let virtio = virtio.filter_map(|(_, vif)| vif.due());
+        let xen = self.host.vifs().filter_map(|(_, vif)| vif.end.due());
+        xen.chain(virtio).chain(comparison).min()
     }
 
     /// Does something with what vifs are served with.
@@ -453,10 +461,16 @@ impl Process {
         }
         let place = plane.choices.pick(&places);
         self.unfinished.remove(&place);
+        let was_to_refuse = self.kernel.will_refuse();
         let Process { host, store, hypervisor, devices, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let more = host.turn_virtio(place, now, &mut parts).expect("a source never ends");
         self.unfinished.extend(more.then_some(place));
+        let is_unattached =
+            self.host.virtio().nth(place).is_some_and(|vif| vif.why_unattached().is_some());
+        if is_unattached && was_to_refuse == self.kernel.will_refuse() {
+            self.missed.insert(place, self.kernel.version());
+        }
         self.check_attached(place, plane);
         plane.journal.note(|| format!("backend: virtio vif {place} has had its turn"));
         true

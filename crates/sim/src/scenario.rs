@@ -35,7 +35,7 @@ pub(crate) struct Scenario {
     /// How each guest wishes to receive, if it says so by a control ring. Only guests with one
     /// queue do: with more, a frame that is steered by half of a wish overtakes an earlier one.
     pub(crate) wishes: Vec<Option<HashWish>>,
-    /// By guest: whether its vif is patched to its own device, as on a bridge.
+    /// By guest, of either kind: whether its vif is patched to its own device, as on a bridge.
     pub(crate) are_patched: Vec<bool>,
     /// The switch's uplink, if it has one.
     pub(crate) uplink: Option<Uplink>,
@@ -164,9 +164,7 @@ impl Scenario {
             queues_wanted: u16::try_from(queues_wanted).unwrap_or(1),
             wishes,
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
-            are_patched: (0..guests + virtio)
-                .map(|it| it < guests && choices.is_one_in(4))
-                .collect(),
+            are_patched: (0..guests + virtio).map(|_| choices.is_one_in(4)).collect(),
             uplink,
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
             is_bulk,

@@ -30,6 +30,7 @@ use crate::flaw::{Checked, Flaw, Rule};
 use crate::guest::Guest;
 use crate::intruder::Intruder;
 use crate::ledger::Owner;
+use crate::links::{bridge_of, virtio_name};
 use crate::marks::Mark;
 use crate::process::Process;
 use crate::scenario::{LIVES_MAX, QUEUES_MAX, mac_of};
@@ -38,7 +39,7 @@ use crate::toolstack::vif_of;
 use crate::vmm::{Loss, Order, Vmm};
 use crate::world::{World, lost};
 
-/// Limits of a virtio vif, with some values.
+/// Limits of a virtio vif, with some values. Those of floods come last.
 const LIMITS: [(&str, &str); 4] =
     [("weight", "1"), ("weight", "7"), ("broadcast-mbit", "40000"), ("flood-rate", "1000000")];
 
@@ -48,7 +49,12 @@ impl World {
         for number in 0..self.scenario.virtio {
             let wants = choose_preferences(&mut self.plane.choices);
             let guest = self.scenario.guests + number;
-            self.virtio.vmms.push(Vmm::new(format!("vm{number}"), guest, wants));
+            self.virtio.vmms.push(Vmm::new(virtio_name(number), guest, wants));
+            if self.scenario.are_patched[guest] && self.plane.choices.is_one_in(2) {
+                self.plane.marks.hit(Mark::BridgeLate);
+                self.kernel.remove(&bridge_of(guest)).expect("it exists");
+            }
+            self.expect_device(guest);
             self.virtio.openers.push(Opener::new());
             self.virtio.queues.push(QUEUES_MAX);
             self.virtio.are_clean.push(true);
@@ -95,7 +101,8 @@ impl World {
             if notes.is_stale(&Note::Settings(name.clone())) {
                 settings.forget(&name);
             }
-            let config = described(name, queues, guest);
+            let bridge = guest.filter(|guest| scenario.are_patched[*guest]).map(bridge_of);
+            let config = described(name, queues, (guest, bridge));
             let source = virtio.openers[number].begin(scenario.canary);
             let owner = guest.map(Owner::Guest);
             let added = process.add_virtio(&config, source, owner, plane, notes);
@@ -153,6 +160,10 @@ impl World {
     pub(crate) fn virtio_trouble(&mut self, number: usize) -> Checked {
         let guest = self.virtio.vmms[number].guest;
         let disturbances = self.scenario.disturbances;
+        if disturbances.have_links() && self.plane.choices.is_one_in(4) {
+            self.change_links(guest);
+            return Ok(());
+        }
         match self.plane.choices.below(20) {
             0..=4 => self.move_some_queue(guest),
             5 => self.toggle_capture(guest),
@@ -288,7 +299,10 @@ impl World {
     /// An administrator sets a limit of a virtio vif.
     fn limit_virtio(&mut self, number: usize) -> Checked {
         let name = self.virtio.vmms[number].name.clone();
-        let (limit, value) = self.plane.choices.pick(&LIMITS);
+        // A bridge floods by itself.
+        let is_patched = self.scenario.are_patched[self.virtio.vmms[number].guest];
+        let (limit, value) =
+            self.plane.choices.pick(if is_patched { &LIMITS[..2] } else { &LIMITS });
         let key = Limit::named(limit).map_or("", |limit| limit.key);
         let request = BackendRequest::SetLimit {
             vif: name.clone(),
@@ -342,12 +356,16 @@ impl World {
 }
 
 /// What the description says of a vif.
-fn described(name: String, queues: u16, guest: Option<usize>) -> VhostVif {
+fn described(
+    name: String,
+    queues: u16,
+    (guest, bridge): (Option<usize>, Option<String>),
+) -> VhostVif {
     let wanted = VirtioWanted {
         name: name.clone(),
         queues,
         offloads: OffloadCaps::ALL,
-        bridge: None,
+        bridge,
         features: Features(u64::MAX),
         protocol: PROTOCOL_FEATURES,
         mac: guest.map(mac_of),

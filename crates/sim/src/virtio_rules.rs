@@ -60,6 +60,9 @@ impl World {
                 format!("{name} has {ready} pairs ready, and connected is {is_connected}")
             })?;
             let error = self.error_of(guest)?;
+            if self.is_displaced(guest) {
+                continue;
+            }
             let vmm = &self.virtio.vmms[number];
             let opener = &self.virtio.openers[number];
             let expected = match vmm.waiting().is_some() || vmm.process.is_none() {
@@ -132,7 +135,7 @@ impl World {
                 shown.state == "Connected"
                     && shown.error.is_none()
                     && shown.mac.as_ref() == Some(&mac)
-                    && shown.attached_to == "switch"
+                    && self.is_shown_in_place(vmm.guest, shown)
                     && shown.queues.len() == usize::from(vmm.pairs_ready())
                     && self.settings.are_limits_shown(shown)
             });

@@ -526,6 +526,12 @@ impl World {
 
     /// Ends everything, and checks that nothing is left.
     pub(crate) fn finish(&mut self) -> Checked {
+        if self.kernel.has_refused() {
+            // A device that could not be deleted goes when the next process starts.
+            self.plane.kill_backend();
+            self.after_step()?;
+            self.settle()?;
+        }
         let mut vifs = self.vifs();
         loop {
             self.unwritten.iter_mut().for_each(VecDeque::clear);
