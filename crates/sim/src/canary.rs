@@ -50,11 +50,19 @@ pub enum Canary {
     ForgottenLimits,
     /// What was in flight is forgotten with a backend.
     EmptiedArea,
+    /// A backend says of a ring that it has stopped less than was used.
+    RewoundRing,
+    /// The pairs of a front-end that has passed all are not attached.
+    LeftPairs,
+    /// The notes of vifs that were removed stay.
+    LeftNotes,
+    /// The control plane handles all that has happened in one turn.
+    LongTurn,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 22] = [
+    pub const ALL: [Canary; 26] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -77,5 +85,9 @@ impl Canary {
         Canary::ForgottenOffer,
         Canary::ForgottenLimits,
         Canary::EmptiedArea,
+        Canary::RewoundRing,
+        Canary::LeftPairs,
+        Canary::LeftNotes,
+        Canary::LongTurn,
     ];
 }

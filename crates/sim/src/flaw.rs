@@ -42,6 +42,8 @@ pub enum Rule {
     Quarantine,
     /// The reply to a call is true.
     Calls,
+    /// A turn of the control plane, between two of which it handles calls, is short.
+    Turns,
     /// In the end nothing is left.
     Release,
     /// The backend submits no copy beyond the end of a page, which would fail the whole call.

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use ringway_backend::{SessionEvent, VhostSession, VhostVif};
 use ringway_calls::BackendRequest;
 use ringway_host::{
-    AddedVirtio, Around, CallReply, Connection, Devices, Event, EventOf, Followed, Host,
+    AddedVirtio, Around, CallReply, Charged, Connection, Devices, Event, EventOf, Followed, Host,
     HostConfig, Hosting, MemoryOf, NotDone, OtherPort, Parts, Phase, Scope, Session as _,
     SessionEventOf, Shared, VifState, VirtioVif, World, watch,
 };
@@ -309,9 +309,10 @@ impl Process {
         notes: &mut KeptNotes,
     ) -> Result<bool, Lost> {
         let before = self.requests.made();
-        let has_run = self.take_turn(plane, notes);
+        let has_run = self.take_turn(plane, notes)?;
+        while plane.canary == Some(Canary::LongTurn) && self.take_turn(plane, notes)? {}
         self.requests.note_turn(before);
-        has_run
+        Ok(has_run)
     }
 
     fn take_turn(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> Result<bool, Lost> {
@@ -470,6 +471,11 @@ impl Process {
             self.host.virtio().nth(place).is_some_and(|vif| vif.why_unattached().is_some());
         if is_unattached && was_to_refuse == self.kernel.will_refuse() {
             self.missed.insert(place, self.kernel.version());
+        }
+        if plane.canary == Some(Canary::LeftPairs) {
+            let virtio =
+                self.host.states_mut().1.filter(|it| matches!(it.charged, Charged::Virtio(_)));
+            virtio.for_each(|state| drop(state.connection.take()));
         }
         self.check_attached(place, plane);
         plane.journal.note(|| format!("backend: virtio vif {place} has had its turn"));

@@ -266,9 +266,13 @@ impl Vmm {
             }
             Event::Done(Op::SetFeatures) => *known = link.negotiated,
             Event::Stopped { ring, base } => {
+                let is_rewound = plane.canary == Some(Canary::RewoundRing) && base & 0xff > 0;
+                let base = base - u32::from(is_rewound);
                 let stopped = driver.as_mut().map_or(Ok(()), |driver| driver.stopped(ring, base));
                 ensure(stopped.is_ok(), Rule::Responses, || {
-                    format!("ring {ring} of {name} was stopped at {base:#x}, not at {stopped:#x?}")
+                    format!(
+                        "ring {ring} of {name} was stopped at {base:#x}, and should be: {stopped:?}"
+                    )
                 })?;
             }
             Event::Area(area) => {

@@ -38,6 +38,10 @@ use crate::traffic::{Flow, announcement};
 use crate::virtio_vifs::Virtio;
 use crate::workers::{Workers, WorkersConfig};
 
+/// The most requests of XenStore in a turn of the control plane: it reads and writes the keys of
+/// one vif, which may end and begin again.
+const REQUESTS_MAX: u64 = 150;
+
 /// The whole world.
 pub(crate) struct World {
     pub(crate) plane: DataPlane,
@@ -91,6 +95,7 @@ impl World {
         let toolstack = Toolstack::new(&store);
         let mut plane = DataPlane::new(choices, journal, machine, &scenario);
         let kernel = make_devices(&mut plane, &scenario);
+        let notes = KeptNotes::new(scenario.canary);
         let mut world = World {
             plane,
             scenario,
@@ -99,7 +104,7 @@ impl World {
             host,
             kernel,
             backend: None,
-            notes: KeptNotes::default(),
+            notes,
             panics: Vec::new(),
             drivers: Vec::new(),
             hostile_stores: Vec::new(),
@@ -507,7 +512,14 @@ impl World {
         let done = match (drivers.get_mut(number), backend) {
             (Some(Some(driver)), _) => driver.turn(plane),
             (Some(None), _) | (None, None) => return Ok(false),
-            (None, Some(backend)) => backend.turn(plane, notes),
+            (None, Some(backend)) => {
+                let done = backend.turn(plane, notes);
+                let made = backend.requests.most_in_a_turn();
+                ensure(made <= REQUESTS_MAX, Rule::Turns, || {
+                    format!("the control plane made {made} requests of XenStore in a turn")
+                })?;
+                done
+            }
         };
         match done {
             Ok(has_run) => Ok(has_run),
