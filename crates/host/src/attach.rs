@@ -100,7 +100,7 @@ pub(crate) fn connect<W: World>(
     if !disabled.is_empty() {
         let port_of_disabled = attaching.new_port()?;
         let forwarding = Forwarding::Patch(port);
-        let new = NewPort { id: port_of_disabled, forwarding: &forwarding, steering: None, ..new };
+        let new = NewPort { id: port_of_disabled, forwarding: &forwarding, ..new };
         steps::attach(attaching.engines, new, disabled)?;
         drain = Some(port_of_disabled);
     }

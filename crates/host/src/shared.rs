@@ -187,3 +187,18 @@ fn next_report(engines: &mut impl Engines) -> Option<QueueDown> {
     let (port, queue) = (failure.port_id, failure.queue_index);
     Some(QueueDown { port, queue, reason: failure.down.to_string() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_numbered_from_0_and_numbers_used_again() {
+        let mut ports = Ports::default();
+        let mut next = || ports.allocate(2).map_err(|error| error.to_string());
+        assert_eq!([next(), next()], [Ok(PortId(0)), Ok(PortId(1))]);
+        assert!(next().is_err_and(|full| full.contains("it has 2 ports")));
+        ports.free.push(PortId(0));
+        assert_eq!(ports.allocate(2).expect("one is free"), PortId(0));
+    }
+}

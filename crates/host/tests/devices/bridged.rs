@@ -72,6 +72,19 @@ fn the_next_process_takes_a_device_over_as_it_is() {
 }
 
 #[test]
+fn the_mtu_of_a_description_is_set_once_and_then_an_administrators() {
+    let mut place = Place::with(&["br0"]);
+    drop(place.made(&bridged("vm1", "br0", Some(9000))).expect("made"));
+    place.set("vm1", &[LinkSetting::Mtu(8000)]);
+    drop(place.made(&bridged("vm1", "br0", Some(9000))).expect("taken over"));
+    assert_eq!(place.link("vm1").mtu, 8000);
+    for _ in 0..2 {
+        drop(place.made(&bridged("vm1", "br0", Some(9100))).expect("taken over"));
+        assert_eq!(place.link("vm1").mtu, 9100, "the description has changed");
+    }
+}
+
+#[test]
 fn a_device_that_was_deleted_or_has_lost_its_bridge_is_as_before() {
     let mut place = Place::with(&["br0"]);
     let net = place.net.clone();

@@ -90,6 +90,12 @@ fn a_device_is_kept_followed_and_removed_without_the_process_that_uses_it() {
     next.remove(&vif);
     assert_eq!(net.find("vif7.0"), None);
     assert!(matches!(next.passed(&vif), Ok(None)) && !next.has(&vif));
+
+    // One that an administrator has made another's is not ours any more.
+    assert!(next.make(VIF, &on_bridge));
+    place.set("vif7.0", &[LinkSetting::Alias("mine")]);
+    next.remove(&vif);
+    assert!(net.find("vif7.0").is_some());
 }
 
 #[test]

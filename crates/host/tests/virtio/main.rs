@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read the clock")]
 
+mod described;
 mod tenants;
 mod world;
 
@@ -13,6 +14,7 @@ use ringway_datapath::MacAddr;
 use ringway_engine::Failure;
 use ringway_host::{Charged, Event, Host, Note, Notes as _, Phase, panic_line};
 use ringway_sim::{KeptNotes, SimKernel};
+use ringway_switch::PortId;
 use ringway_vhost::backend::Negotiated;
 use ringway_wire::virtio::Features;
 
@@ -48,6 +50,7 @@ fn pairs_are_attached_together_after_a_turn_and_detached_by_the_first_change() {
     machine.front_end(&[Act::Apply, Act::Apply]);
     assert_eq!(machine.status().queues.len(), 2);
     assert_eq!(machine.host.shared.ports_in_use(), 2, "its own, and one of disabled queues");
+    assert_eq!(machine.engines.patched, [None, Some(PortId(0))], "these are beside the others");
     assert_eq!(machine.vif().session.rings.announced, [(0, MAC)]);
     machine.front_end(&[Act::Stop(0), Act::Stop(1)]);
     assert_eq!(machine.host.shared.ports_in_use(), 0);

@@ -92,6 +92,8 @@ impl Wire for Cable {
 pub(crate) struct Idle {
     roster: Roster,
     queues: Vec<Attached<Silent>>,
+    /// The ports to which those were patched that were attached last.
+    pub(crate) patched: Vec<Option<PortId>>,
     pub(crate) failures: Vec<Failure<Silent>>,
     now: Instant,
 }
@@ -114,6 +116,7 @@ impl Engines for Idle {
         patched_to: Option<PortId>,
         count: u16,
     ) -> io::Result<Vec<QueueAddress>> {
+        self.patched.push(patched_to);
         Ok((0..count).map(|queue| self.roster.place(port, queue, patched_to, 0)).collect())
     }
 
@@ -314,7 +317,8 @@ impl Machine {
         let now = Instant::now();
         let mut roster = Roster::default();
         roster.add_engine();
-        let engines = Idle { roster, queues: Vec::new(), failures: Vec::new(), now };
+        let engines =
+            Idle { roster, queues: Vec::new(), patched: Vec::new(), failures: Vec::new(), now };
         let store = LocalStore::new(Quota::default()).connect(DomId(0)).expect("the first");
         let hypervisor = Loopback::new().create_domain(DomId(0), Limits::default());
         let hypervisor = hypervisor.expect("the first");
@@ -375,8 +379,17 @@ impl Machine {
 
     /// The status of the first vif.
     pub(crate) fn status(&mut self) -> VifStatus {
+        self.all().remove(0)
+    }
+
+    /// The status of the vif with this name.
+    pub(crate) fn shown(&mut self, name: &str) -> VifStatus {
+        self.all().into_iter().find(|vif| vif.name == name).expect("it is shown")
+    }
+
+    fn all(&mut self) -> Vec<VifStatus> {
         match self.call(&BackendRequest::Status) {
-            Ok(CallReply::Status(mut status)) => status.vifs.remove(0),
+            Ok(CallReply::Status(status)) => status.vifs,
             other => panic!("{other:?} is no status"),
         }
     }
