@@ -1,7 +1,7 @@
 //! What a description says of a vif: where it is shown, and what of it is refused.
 
 use ringway_datapath::{LockingMode, MacAddr, Mirrored, PortRules, Vid, VlanRules};
-use ringway_host::{Phase, VirtioWanted};
+use ringway_host::{Event, Host, Phase, VirtioWanted};
 use ringway_sim::{KeptNotes, SimKernel};
 use ringway_xenbus::{FloodWish, Rate, VifLimits};
 
@@ -57,7 +57,7 @@ fn the_status_of_a_vif_shows_what_its_description_says() {
     machine.add(described, Phase::Start).expect("it can be");
     machine.front_end(&[Act::Connect(7), Act::Start(0, true), Act::Apply]);
     let shown = machine.status();
-    assert_eq!(shown.mac, Some(mac(1).to_string()));
+    assert_eq!((shown.kind.as_str(), shown.mac), ("virtio", Some(mac(1).to_string())));
     assert_eq!((shown.locking_mode.as_str(), shown.addresses_max), ("locked", 3));
     assert_eq!(shown.allowed_ips, ["10.0.0.5"]);
     assert_eq!(shown.allowed_macs, [mac(2).to_string()]);
@@ -76,6 +76,24 @@ fn the_status_of_a_vif_shows_what_its_description_says() {
     let storms = [limits.broadcast, limits.multicast, limits.unknown];
     assert_eq!(storms.map(|it| it.frames_per_second), [Some(2), Some(3), Some(4)]);
     assert!(storms.iter().all(|it| it.bytes_per_second == Some(1_000_000)));
+}
+
+#[test]
+fn an_address_is_the_first_vifs_and_the_others_when_that_is_gone() {
+    let mut machine = machine();
+    for name in ["vm1", "vm2"] {
+        let described = VirtioWanted { mac: Some(mac(1)), ..wanted(name, None) };
+        machine.add(described, Phase::Start).expect("it is served as far as possible");
+        for act in [Act::Connect(7), Act::Start(0, true), Act::Apply] {
+            machine.on(Event::Session(name.to_owned(), act));
+        }
+    }
+    assert_eq!(machine.shown("vm1").error, None);
+    let error = machine.shown("vm2").error.expect("it has no address");
+    assert!(error.contains("its mac 52:54:00:00:00:01 is that of vm1"), "{error}");
+    machine.on(Event::Removed("vm1".to_owned()));
+    machine.act(Host::housekeep);
+    assert_eq!(machine.shown("vm2").error, None);
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::io;
 use std::time::Duration;
 
 use ringway_calls::BackendRequest;
-use ringway_datapath::MacAddr;
+use ringway_datapath::{MacAddr, PortRules};
 use ringway_engine::Failure;
-use ringway_host::{Charged, Event, Host, Note, Notes as _, Phase, panic_line};
+use ringway_host::{Charged, Event, Host, Note, Notes as _, Phase, Purpose, panic_line};
 use ringway_sim::{KeptNotes, SimKernel};
 use ringway_switch::PortId;
 use ringway_vhost::backend::Negotiated;
@@ -111,6 +111,19 @@ fn a_vif_of_the_description_waits_for_its_bridge_and_one_that_is_added_is_refuse
 }
 
 #[test]
+fn a_vif_whose_device_is_passed_at_last_does_not_wait_longer() {
+    let mut machine = machine();
+    machine.add(wanted("vm1", Some("br0")), Phase::Start).expect("it may wait");
+    machine.kernel.add_bridge("br0").expect("a bridge");
+    machine.on(Event::DevicePassed(Purpose::Virtio("vm2".to_owned())));
+    machine.turn_after(AT_ONCE);
+    assert!(machine.vif().is_closed(), "it is another's");
+    machine.on(Event::DevicePassed(Purpose::Virtio("vm1".to_owned())));
+    machine.turn_after(AT_ONCE);
+    assert!(!machine.vif().is_closed());
+}
+
+#[test]
 fn the_status_of_a_vif_shows_where_its_device_is_and_that_it_was_deleted() {
     let mut machine = bridged();
     let kernel = machine.kernel.clone();
@@ -162,6 +175,10 @@ fn a_vif_that_cannot_be_beside_the_others_is_refused() {
     assert_eq!(refused(first.clone(), Phase::Start), "a vif vm1 exists already");
     let refusal = refused(wanted("ringway0", None), Phase::Start);
     assert!(refusal.contains("is the name of the uplink"), "{refusal}");
+    let rules = PortRules { allowed_macs: vec![MacAddr(MAC)], ..PortRules::default() };
+    let allowed = ringway_host::VirtioWanted { rules, ..wanted("vm2", None) };
+    let refusal = refused(allowed, Phase::Serving);
+    assert!(refusal.contains("allowed-macs 52:54:00:00:00:01 is that of vm1"), "{refusal}");
     let same = ringway_host::VirtioWanted { name: "vm2".to_owned(), ..first };
     let refusal = refused(same.clone(), Phase::Serving);
     assert!(refusal.contains("is that of vm1, in its mac"), "{refusal}");
