@@ -6,7 +6,7 @@
 
 pub use ringway_model::placement::{Split, splits};
 use ringway_steering::placement::{from_split, source_ports, spread};
-use ringway_steering::{FlowTuple, QueueIndex, queue_of};
+use ringway_steering::{FlowKey, FlowTuple, QueueIndex, queue_of};
 
 pub use crate::word::Placement;
 
@@ -59,18 +59,19 @@ fn stratum(splits: &[Split], repeat: u32) -> Option<&Split> {
 #[derive(Debug, Clone, Copy)]
 pub struct Ports {
     next: u16,
+    key: FlowKey,
 }
 
 impl Ports {
-    /// From the first port on.
-    pub fn new() -> Ports {
-        Ports { next: PORT_MIN }
+    /// From the first port on, for frontends with this key of flows.
+    pub fn new(key: FlowKey) -> Ports {
+        Ports { next: PORT_MIN, key }
     }
 
     /// A port that puts a stream on a queue of a frontend with default steering; `None` if no port
     /// does. Everything except the source port is taken from `template`.
     pub fn take(&mut self, template: FlowTuple, wanted: QueueIndex, queues: u16) -> Option<u16> {
-        let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash()), queues);
+        let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash(self.key)), queues);
         let from = |first| {
             let ports = source_ports(template, &[wanted], first, steer)?;
             ports.first().copied().filter(|port| *port < PORT_END)
@@ -78,12 +79,6 @@ impl Ports {
         let port = from(self.next).or_else(|| from(PORT_MIN))?;
         self.next = port + 1;
         Some(port)
-    }
-}
-
-impl Default for Ports {
-    fn default() -> Ports {
-        Ports::new()
     }
 }
 
@@ -143,7 +138,8 @@ mod tests {
             dst: "10.0.0.2:5201".parse().unwrap(),
             transport: Transport::Tcp,
         };
-        let mut ports = Ports::new();
+        let key = FlowKey::new([3, 4]);
+        let mut ports = Ports::new(key);
         let mut used = std::collections::BTreeSet::new();
         for placement in [Placement::Random, Placement::Stratified, Placement::Ideal] {
             for repeat in 0..5 {
@@ -152,7 +148,7 @@ mod tests {
                 for queue in &wanted {
                     let port = ports.take(template, *queue, 8).expect("there are enough");
                     let src = std::net::SocketAddr::new(template.src.ip(), port);
-                    let hash = FlowTuple { src, ..template }.hash();
+                    let hash = FlowTuple { src, ..template }.hash(key);
                     assert_eq!(queue_of(Some(hash), 8), *queue);
                     assert!(used.insert(port), "{port} twice");
                 }
@@ -161,7 +157,7 @@ mod tests {
                 }
             }
         }
-        let mut last = Ports { next: PORT_END - 1 };
+        let mut last = Ports { next: PORT_END - 1, key };
         for _ in 0..50 {
             let port = last.take(template, QueueIndex(3), 8).expect("it begins again");
             assert!((PORT_MIN..PORT_END).contains(&port));

@@ -132,6 +132,10 @@ pub struct Run {
     pub repeat: u32,
     /// The seed of the order of runs and of the choice of ports.
     pub seed: u64,
+    /// The key by which ringway chose a queue of each stream, if it took part: with it, the ports
+    /// of the streams lead to the same queues. Runs of earlier versions had no key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow_key: Option<String>,
     /// When it began: RFC 3339, UTC.
     pub started: String,
     /// Measured seconds.

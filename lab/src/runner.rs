@@ -258,7 +258,8 @@ impl Bench<'_> {
         let setup = Setup::of(study, &task.cell).map_err(PartError::Failed)?;
         let blueprint =
             Blueprint::of(study.topology.kind, task.subject, &setup).map_err(PartError::Failed)?;
-        let blueprint = Blueprint { image: self.image.clone(), ..blueprint };
+        let (image, flow_key) = (self.image.clone(), Some(self.luck.flow_key));
+        let blueprint = Blueprint { image, flow_key, ..blueprint };
         let topology = built(&mut self.open, launcher, &blueprint)?;
         let placed = self.luck.place(topology, &blueprint, &setup, task.repeat)?;
         let load = |flows, seconds| Load {
@@ -299,6 +300,7 @@ impl Bench<'_> {
         let streams = streams::recorded(&placed, &measured);
         let made = Made { streams, measured, loads, counted, ends: None, notes };
         let mut run = recorded(study, seed, task, started, &made);
+        run.flow_key = topology.host.as_ref().and(flow_key).map(|key| key.to_string());
         let frames = dropped.zip(dropped_before).map(|(now, then)| now.saturating_sub(then));
         if let Some(frames) = frames.filter(|frames| *frames > 0) {
             run.notes.push(format!("queues of the relay that delays dropped {frames} frames"));
@@ -324,6 +326,7 @@ fn recorded(study: &Study, seed: u64, task: &Task, started: &str, made: &Made) -
         cell: task.cell.clone(),
         repeat: task.repeat,
         seed,
+        flow_key: None,
         started: started.to_owned(),
         seconds: study.load.seconds,
         warmup_seconds: study.load.warmup_seconds,

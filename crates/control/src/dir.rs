@@ -152,6 +152,12 @@ impl RunDir {
         self.0.join("devices.json")
     }
 
+    /// The key by which a host without one in its description chooses a queue of a flow: for the
+    /// next host, as its guests may be those of this one, and must not see that it was restarted.
+    pub fn flow_key(&self) -> PathBuf {
+        self.0.join("flow-key")
+    }
+
     /// A file that is locked while the host runs.
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")

@@ -28,8 +28,8 @@ pub use file::{
     COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
 };
 pub use value::{
-    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
-    SocketMode, SocketPath, TenantName, VhostName,
+    Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
+    MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName,
 };
 
 /// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
@@ -75,6 +75,15 @@ pub struct Host {
     pub workers: Workers,
     /// Queues that a guest may request, unless its vif has its own setting.
     pub max_queues: u16,
+    /// The key by which the processes of this host choose a queue of a flow. With `None` each
+    /// process draws one of its own.
+    ///
+    /// It is one of the host and not of each vif, so that a flow meets the same queue in both
+    /// directions, and one worker serves it, also where one process of the host chooses the queue
+    /// on the way out and another one on the way back. A sender outside of the host cannot guess
+    /// either.
+    #[serde(default)]
+    pub flow_key: Option<FlowKeyText>,
     /// Whether a queue may have an event channel for each direction.
     pub split_event_channels: bool,
     /// Work that guests may leave to the backend.
@@ -409,7 +418,7 @@ impl Host {
     /// # Errors
     /// If the CPUs cannot be counted.
     pub fn backend_workers(&self) -> std::io::Result<WorkersConfig> {
-        self.workers.config("worker")
+        self.workers.config("worker", self.flow_key)
     }
 
     /// What an administrator should know of this description, if there is something.
@@ -433,7 +442,7 @@ impl Host {
     /// If the CPUs cannot be counted.
     pub fn guest_workers(&self) -> std::io::Result<WorkersConfig> {
         let workers = Workers { count: None, cpus: Vec::new(), ..self.workers.clone() };
-        workers.config("guest")
+        workers.config("guest", self.flow_key)
     }
 
     /// The switch's limits; its ticks are seconds.
@@ -463,7 +472,7 @@ impl Multicast {
 }
 
 impl Workers {
-    fn config(&self, name: &str) -> std::io::Result<WorkersConfig> {
+    fn config(&self, name: &str, key: Option<FlowKeyText>) -> std::io::Result<WorkersConfig> {
         let count = match self.count {
             Some(count) => count,
             None => ringway_sys::process::allowed_cpus()?.len(),
@@ -474,6 +483,7 @@ impl Workers {
             cpus: self.cpus.clone(),
             polling: Polling { max: Duration::from_micros(self.poll_us.unwrap_or(POLL_US)) },
             frame_memory: self.frame_memory_mib.saturating_mul(1 << 20),
+            flow_key: key.unwrap_or_else(FlowKeyText::random).0,
             name: name.to_owned(),
         })
     }

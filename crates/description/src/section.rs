@@ -12,8 +12,8 @@ use toml::Spanned;
 
 use crate::limits::{Limited, Section};
 use crate::value::{
-    Cidr, FeatureText, GroupText, GuestName, InterfaceName, Mac, MemorySize, MirroredText, Network,
-    SocketMode, SocketPath, TenantName, VhostName, Within, text,
+    Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
+    MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName, Within, text,
 };
 use crate::{HostNetwork, Locking, OnExit, QUEUES_MAX, Routing};
 
@@ -55,6 +55,7 @@ pub(crate) struct HostSection {
     pub(crate) cpus: Vec<Within<0, 1023>>,
     pub(crate) poll_us: Option<Within<0, 1_000_000>>,
     pub(crate) max_queues: Option<Queues>,
+    pub(crate) flow_key: Option<FlowKeyText>,
     /// Of an earlier version, without effect.
     pub(crate) completion: Option<Spanned<IgnoredAny>>,
     pub(crate) split_event_channels: Option<bool>,

@@ -1,11 +1,13 @@
 //! The types of a description's values; each describes valid values for error messages.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use ringway_datapath::{IpNetwork, MacAddr, Mirrored};
+use ringway_steering::FlowKey;
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{PROTOCOL_FEATURE_NAMES, protocol_names};
 use ringway_wire::virtio::Features;
@@ -99,6 +101,33 @@ impl FromStr for Network {
 }
 
 impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The key of the default hash of flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowKeyText(pub FlowKey);
+
+impl FlowKeyText {
+    /// A key that no sender can guess.
+    pub fn random() -> FlowKeyText {
+        // The system draws the keys of a hash map at random, and its hashes show nothing of them.
+        let random = RandomState::new();
+        FlowKeyText(FlowKey::new([0, 1].map(|word: u64| random.hash_one(word))))
+    }
+}
+
+impl FromStr for FlowKeyText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FlowKeyText, String> {
+        text.parse().map(FlowKeyText).map_err(|error| format!("`{text}` is not a key: {error}"))
+    }
+}
+
+impl fmt::Display for FlowKeyText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -529,4 +558,4 @@ macro_rules! as_text {
 }
 
 as_text!(Cidr, Mac, Network, InterfaceName, GuestName, TenantName, MirroredText);
-as_text!(VhostName, SocketPath, SocketMode, FeatureText, GroupText, MemorySize);
+as_text!(VhostName, SocketPath, SocketMode, FeatureText, FlowKeyText, GroupText, MemorySize);

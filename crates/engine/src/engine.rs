@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{BATCH, FrameBatch, FramePool, Pending, PortQueue, QueueDown, Woken};
+use ringway_steering::FlowKey;
 use ringway_switch::{PortId, PortPolicy, Ticks};
 
 use crate::attached::Attached;
@@ -31,6 +32,7 @@ const SHORTAGE: Duration = Duration::from_millis(1);
 /// through its [`Inbox`].
 pub struct Engine<Q> {
     number: usize,
+    flow_key: FlowKey,
     inbox: Arc<Inbox>,
     /// The zero of switch time.
     started: Instant,
@@ -91,10 +93,18 @@ impl Work {
 
 impl<Q: PortQueue> Engine<Q> {
     /// An engine without queues. Directories name it by `number`; `started` is the zero of switch
-    /// time, which all engines of a switch share.
-    pub fn new(number: usize, inbox: Arc<Inbox>, pool: FramePool, started: Instant) -> Engine<Q> {
+    /// time. All engines of a switch share that and `flow_key`, by which they choose a queue of a
+    /// flow.
+    pub fn new(
+        number: usize,
+        inbox: Arc<Inbox>,
+        pool: FramePool,
+        started: Instant,
+        flow_key: FlowKey,
+    ) -> Engine<Q> {
         Engine {
             number,
+            flow_key,
             inbox,
             started,
             now: started,
@@ -186,6 +196,7 @@ impl<Q: PortQueue> Engine<Q> {
         }
         let mut router = Router {
             number: self.number,
+            flow_key: self.flow_key,
             outboxes: &mut self.outboxes,
             pool: &mut self.pool,
             mailed: &mut self.mailed,

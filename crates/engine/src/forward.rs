@@ -8,7 +8,7 @@ use ringway_datapath::vlan::Tag;
 use ringway_datapath::{
     DropReason, Frame, FrameBatch, FramePool, FrameVlan, MIDDLE_LEN, MacAddr, PortQueue,
 };
-use ringway_steering::{flow_hash_parsed, queue_of};
+use ringway_steering::{FlowKey, flow_hash_parsed, queue_of};
 use ringway_switch::{PortId, Switch, Verdict};
 
 use crate::directory::{Directory, Forwarding, QueueAddress};
@@ -27,6 +27,7 @@ const PARCELS_PER_MEASURE: usize = 32;
 /// The state that forwarding uses: everything in an engine except its sources.
 pub(crate) struct Router<'a> {
     pub(crate) number: usize,
+    pub(crate) flow_key: FlowKey,
     pub(crate) outboxes: &'a mut Outboxes,
     pub(crate) pool: &'a mut FramePool,
     pub(crate) mailed: &'a mut Vec<usize>,
@@ -200,7 +201,7 @@ impl<'a> Router<'a> {
         let chosen = self.directory.steering(to);
         let address = match same_queue(source, queues) {
             Some(address) if !chosen.is_some_and(PortSteering::is_set) => address,
-            _ => steer(&mut frame, queues, chosen),
+            _ => steer(&mut frame, queues, chosen, self.flow_key),
         };
         let admission = match source.stations {
             Stations::Many => Admission::Shared,
@@ -252,7 +253,8 @@ impl<'a> Router<'a> {
             copy.bytes_mut().copy_from_slice(frame.bytes());
             copy.offload = frame.offload;
             copy.vlan = frame.vlan;
-            let address = steer(&mut copy, queues, self.directory.steering(port));
+            let chosen = self.directory.steering(port);
+            let address = steer(&mut copy, queues, chosen, self.flow_key);
             self.hand_over(copy, Admission::Late, (port, address), source);
         }
         self.pool.recycle(frame);
@@ -303,7 +305,8 @@ impl<'a> Router<'a> {
             copy = self.fit_tag(copy, port, source)?;
         }
         self.mirrored += cost(&copy, Handling::Memory);
-        let address = steer(&mut copy, queues, self.directory.steering(output));
+        let chosen = self.directory.steering(output);
+        let address = steer(&mut copy, queues, chosen, self.flow_key);
         let parcel = Parcel { to: address.slot, frame: copy, admission: Admission::Late };
         if address.engine == self.number {
             self.outboxes.enqueue(parcel, self.pool, &self.at);
@@ -454,6 +457,7 @@ fn steer<'a>(
     frame: &mut Frame,
     queues: &'a [QueueAddress],
     chosen: Option<&PortSteering>,
+    key: FlowKey,
 ) -> &'a QueueAddress {
     let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
     if let Some(queue) = chosen.and_then(|chosen| chosen.queue_of(frame, count)) {
@@ -463,6 +467,6 @@ fn steer<'a>(
         return &queues[0];
     }
     let headers = frame.headers();
-    let flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers));
+    let flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers, key));
     &queues[usize::from(queue_of(flow, count).0)]
 }

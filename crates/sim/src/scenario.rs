@@ -3,6 +3,7 @@
 use ringway_datapath::{LockingMode, MacAddr, OffloadCaps};
 use ringway_host::HostConfig;
 use ringway_netfront::HashWish;
+use ringway_steering::FlowKey;
 use ringway_switch::{FloodLimit, StormLimits, SwitchConfig};
 use ringway_wire::DomId;
 
@@ -30,6 +31,8 @@ pub(crate) struct Scenario {
     /// Guests of Xen, and after them those of virtio.
     pub(crate) guests: usize,
     pub(crate) virtio: usize,
+    /// By which each process of the backend chooses a queue of a flow.
+    pub(crate) flow_key: FlowKey,
     pub(crate) queues_wanted: u16,
     pub(crate) guest_caps: Vec<OffloadCaps>,
     /// How each guest wishes to receive, if it says so by a control ring. Only guests with one
@@ -161,6 +164,7 @@ impl Scenario {
             engines: choices.from_to(1, if is_bulk { 2 } else { 3 }),
             guests,
             virtio,
+            flow_key: FlowKey::new([choices.number(), choices.number()]),
             queues_wanted: u16::try_from(queues_wanted).unwrap_or(1),
             wishes,
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
@@ -190,6 +194,7 @@ impl Scenario {
             engines: 2,
             guests,
             virtio: 0,
+            flow_key: FlowKey::new([1, 2]),
             queues_wanted: 1,
             guest_caps: vec![OffloadCaps::ALL; guests],
             wishes: vec![None; guests],

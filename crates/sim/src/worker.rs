@@ -12,6 +12,7 @@ use ringway_engine::steps::{Command, Taken};
 use ringway_engine::{
     Attached, Directory, Engine, Failure, IfIdle, Inbox, SlotId, Wait, Whereabouts,
 };
+use ringway_steering::FlowKey;
 use ringway_switch::PortId;
 use ringway_wire::EvtchnPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -120,6 +121,7 @@ impl Worker {
         number: usize,
         budget: &Arc<PoolBudget>,
         started: Instant,
+        flow_key: FlowKey,
         canary: Option<Canary>,
     ) -> Worker {
         let bell =
@@ -127,7 +129,7 @@ impl Worker {
         let inbox = Arc::new(Inbox::new(Waker::from(Arc::clone(&bell))));
         let pool = FramePool::new(Arc::clone(budget));
         Worker {
-            engine: Engine::new(number, Arc::clone(&inbox), pool, started),
+            engine: Engine::new(number, Arc::clone(&inbox), pool, started, flow_key),
             inbox,
             bell,
             requests: VecDeque::new(),

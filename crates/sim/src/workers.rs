@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use ringway_datapath::{DropReason, MacAddr, PoolBudget, QueueCounters};
 use ringway_engine::{Directory, Failure, Placed, Roster, SlotId};
+use ringway_steering::FlowKey;
 use ringway_switch::{PortId, Switch, Ticks};
 
 use crate::canary::Canary;
@@ -39,6 +40,7 @@ pub(crate) struct Workers {
 pub(crate) struct WorkersConfig {
     pub(crate) engines: usize,
     pub(crate) budget_bytes: usize,
+    pub(crate) flow_key: FlowKey,
     pub(crate) canary: Option<Canary>,
 }
 
@@ -48,7 +50,7 @@ impl Workers {
         let mut roster = Roster::default();
         let worker = |number| {
             roster.add_engine();
-            Worker::new(number, &budget, now, config.canary)
+            Worker::new(number, &budget, now, config.flow_key, config.canary)
         };
         let workers: Vec<Worker> = (0..config.engines).map(worker).collect();
         let mut started = Workers {

@@ -398,6 +398,7 @@ impl World {
             let config = WorkersConfig {
                 engines: self.scenario.engines,
                 budget_bytes: self.scenario.budget_bytes,
+                flow_key: self.scenario.flow_key,
                 canary: self.scenario.canary,
             };
             let switch = &process.host.shared.switch;

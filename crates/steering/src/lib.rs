@@ -13,16 +13,19 @@
 //!
 //! ```
 //! use ringway_datapath::headers::Transport;
-//! use ringway_steering::{FlowTuple, QueueIndex, queue_of};
+//! use ringway_steering::{FlowKey, FlowTuple, QueueIndex, queue_of};
 //!
 //! let request = FlowTuple {
 //!     src: "192.0.2.1:40000".parse()?,
 //!     dst: "192.0.2.2:80".parse()?,
 //!     transport: Transport::Tcp,
 //! };
-//! let queue = queue_of(Some(request.hash()), 4);
+//! // A random one, in earnest.
+//! let key = FlowKey::new([0x6d5a_56da_255b_0ec2, 0x4167_253d_43a3_8fb0]);
+//! let queue = queue_of(Some(request.hash(key)), 4);
 //! assert!(queue < QueueIndex(4));
-//! assert_eq!(queue, queue_of(Some(request.reversed().hash()), 4), "its replies go there as well");
+//! let reply = request.reversed();
+//! assert_eq!(queue, queue_of(Some(reply.hash(key)), 4), "its replies go there as well");
 //! assert_eq!(queue_of(None, 4), QueueIndex::FIRST, "as does what is of no flow: ARP");
 //! # Ok::<(), std::net::AddrParseError>(())
 //! ```
@@ -36,7 +39,7 @@ mod flow;
 pub mod placement;
 pub mod toeplitz;
 
-pub use flow::{FlowTuple, flow_hash, flow_hash_parsed};
+pub use flow::{BadFlowKey, FlowKey, FlowTuple, flow_hash, flow_hash_parsed};
 
 use core::fmt;
 

@@ -63,7 +63,9 @@ mod tests {
     use ringway_datapath::headers::Transport;
 
     use super::*;
-    use crate::queue_of;
+    use crate::{FlowKey, queue_of};
+
+    const KEY: FlowKey = FlowKey::new([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
 
     #[test]
     fn any_split_of_streams_can_be_enforced() {
@@ -77,7 +79,7 @@ mod tests {
                 {
                     let queues = 16;
                     let wanted = from_split(&split);
-                    let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash()), queues);
+                    let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash(KEY)), queues);
                     let ports = source_ports(template, &wanted, 32_768, steer).unwrap();
                     let got: Vec<QueueIndex> = ports
                         .iter()
@@ -105,7 +107,7 @@ mod tests {
             dst: "10.0.0.2:1".parse().unwrap(),
             transport: Transport::Tcp,
         };
-        let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash()), 4);
+        let steer = |tuple: &FlowTuple| queue_of(Some(tuple.hash(KEY)), 4);
         assert_eq!(source_ports(template, &[QueueIndex(4)], 65_000, steer), None);
         assert_eq!(source_ports(template, &[], 0, steer), Some(vec![]));
     }

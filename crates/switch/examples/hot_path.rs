@@ -14,7 +14,7 @@ use ringway_datapath::{
     PoolBudget, checksum,
 };
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, ToeplitzSteering};
-use ringway_steering::{flow_hash, queue_of};
+use ringway_steering::{FlowKey, flow_hash, queue_of};
 use ringway_switch::{PortId, PortPolicy, Switch, SwitchConfig, Ticks};
 
 fn main() {
@@ -24,7 +24,8 @@ fn main() {
     let large = tcp_frame(64_000);
 
     measure("parse", || parse(black_box(&small)));
-    measure("flow_hash and queue_of", || queue_of(flow_hash(black_box(&small)), 8));
+    let key = FlowKey::new([1, 2]);
+    measure("flow_hash and queue_of", || queue_of(flow_hash(black_box(&small), key), 8));
     let mut toeplitz = ToeplitzSteering::new();
     toeplitz.set_key(&[0x6d; 40]).expect("the key has 40 bytes");
     toeplitz.set_types(HASH_TYPES_KNOWN).expect("they are known");

@@ -20,6 +20,7 @@ use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort, Taken};
 use ringway_engine::{
     Attached, Directory, Engine, Failure, Forwarding, Inbox, Limits, QueueAddress, Roster,
 };
+use ringway_steering::FlowKey;
 use ringway_switch::{PortId, PortPolicy};
 use ringway_sys::wake::WakeFd;
 use ringway_watchdog::{Pulse, Roster as WatchRoster, Waiting};
@@ -41,6 +42,8 @@ pub struct WorkersConfig {
     pub polling: Polling,
     /// Memory for frames in flight, in bytes, for all workers together.
     pub frame_memory: usize,
+    /// The key by which they choose a queue of a flow.
+    pub flow_key: FlowKey,
     /// The name of the threads, followed by a number.
     pub name: String,
 }
@@ -254,7 +257,13 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
         let public = Arc::new(Public::default());
         let pool = FramePool::new(Arc::clone(&self.budget));
         let mut worker = Worker::new(WorkerParts {
-            engine: Engine::new(number, Arc::clone(&inbox), pool, self.started),
+            engine: Engine::new(
+                number,
+                Arc::clone(&inbox),
+                pool,
+                self.started,
+                self.config.flow_key,
+            ),
             inbox: Arc::clone(&inbox),
             bell,
             requests: receiver,

@@ -19,6 +19,7 @@ pub(crate) fn run(repeat: u32) -> Run {
         cell: Cell::default().with("queues", 4).with("streams", 8),
         repeat,
         seed: 7,
+        flow_key: Some("6d5a56da255b0ec24167253d43a38fb0".to_owned()),
         started: "2024-01-02T03:04:05Z".to_owned(),
         seconds: 1.0,
         warmup_seconds: 0.5,

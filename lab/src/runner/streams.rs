@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use ringway_datapath::headers::Transport;
-use ringway_steering::{FlowTuple, QueueIndex};
+use ringway_steering::{FlowKey, FlowTuple, QueueIndex};
 
 use crate::placement::Ports;
 use crate::record::Stream;
@@ -29,6 +29,8 @@ pub(super) struct Placed {
 /// The state that decides the placement of streams: the same seed gives the same queues.
 pub(super) struct StreamPlacer {
     seed: u64,
+    /// The key of flows of hosts on which streams are placed.
+    pub(super) flow_key: FlowKey,
     source_ports: Ports,
     /// The next server port.
     server_port: u16,
@@ -36,7 +38,10 @@ pub(super) struct StreamPlacer {
 
 impl StreamPlacer {
     pub(super) fn new(seed: u64) -> StreamPlacer {
-        StreamPlacer { seed, source_ports: Ports::new(), server_port: PORT_FIRST }
+        let mut random = fastrand::Rng::with_seed(seed);
+        let flow_key = FlowKey::new([random.u64(..), random.u64(..)]);
+        let source_ports = Ports::new(flow_key);
+        StreamPlacer { seed, flow_key, source_ports, server_port: PORT_FIRST }
     }
 
     /// The streams of a run, with source ports that put them on the queues of the placement.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ringway_rig::child::PartError;
 use ringway_rig::host::PROGRAM;
 use ringway_rig::launcher;
+use ringway_steering::FlowKey;
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
 use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
@@ -62,6 +63,8 @@ pub struct Blueprint {
     pub attached: Attached,
     /// Whether the host itself sends, without a guest.
     pub sends_from_host: bool,
+    /// The key of ringway's flows; a random one if `None`.
+    pub flow_key: Option<FlowKey>,
     /// Settings of both kernels, as in `settings` of a study.
     pub settings: BTreeMap<String, String>,
 }
@@ -100,6 +103,7 @@ impl Blueprint {
             delay: Duration::ZERO,
             attached: Attached::Switch,
             sends_from_host: false,
+            flow_key: None,
             settings: BTreeMap::new(),
         }
     }
@@ -167,6 +171,9 @@ impl Blueprint {
         );
         if let Some(workers) = self.workers {
             text += &format!("workers = {workers}\n");
+        }
+        if let Some(key) = self.flow_key {
+            text += &format!("flow-key = \"{key}\"\n");
         }
         if self.kind != TopologyKind::Guests {
             text += &format!("[uplink]\nname = \"{UPLINK}\"\nqueues = {queues}\nmtu = {mtu}\n");

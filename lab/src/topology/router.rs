@@ -115,6 +115,9 @@ fn virtio_interfaces(
         command.args(["--queues", &blueprint.queues.to_string()]);
         command.args(["--mtu", &blueprint.mtu.to_string(), "--prefix", prefix]);
         command.args(["--address", &format!("{address}/{prefix_len}")]);
+        if let Some(key) = blueprint.flow_key {
+            command.args(["--flow-key", &key.to_string()]);
+        }
         launcher.start("ringway guest", command)
     };
     interfaces.map(start).collect()

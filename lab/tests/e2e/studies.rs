@@ -39,6 +39,7 @@ fn write_records(dir: &Path, bps: f64) {
                 cell: study.cell_of_label(label).expect("a cell"),
                 repeat,
                 seed: 1,
+                flow_key: None,
                 started: "2024-01-01T00:00:00Z".to_owned(),
                 seconds: 1.0,
                 warmup_seconds: 0.0,

@@ -121,6 +121,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         cell: task.cell.clone(),
         repeat: task.repeat,
         seed,
+        flow_key: None,
         started: format!(
             "2024-01-01T{:02}:{:02}:{:02}Z",
             index / 3600,

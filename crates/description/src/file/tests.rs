@@ -82,6 +82,8 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
         with(&format!("{socket}\nmode = 'both'"))
             .contains("line 4: vhost.mode: `both` is not a mode")
     );
+    let key = refusal("[host]\nflow-key = '6d5a'\n");
+    assert!(key.contains("line 2: host.flow-key: `6d5a` is not a key: expected 32"), "{key}");
     let group = refusal("[host]\nsocket-group = 'a b'\n");
     assert!(group.contains("line 2: host.socket-group: `a b` is not a group"), "{group}");
     let rss = with(&format!("{socket}\nfeatures = ['rss']"));

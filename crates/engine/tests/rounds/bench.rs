@@ -14,6 +14,7 @@ use ringway_engine::{
     Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding, IfIdle, Inbox,
     Limits, PortSteering, Roster, SlotId, Stations, Wait, Weight,
 };
+use ringway_steering::FlowKey;
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
     FloodBudget, FloodLimit, MirrorConfig, PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks,
@@ -296,7 +297,7 @@ impl Bench {
         roster.add_engine();
         let switch = Arc::new(Switch::new(SwitchConfig::unlimited(64, 16, 1)));
         Bench {
-            engine: Engine::new(0, Arc::clone(&inbox), pool, now),
+            engine: Engine::new(0, Arc::clone(&inbox), pool, now, FlowKey::new([1, 2])),
             roster,
             directory: Directory::default(),
             inbox,

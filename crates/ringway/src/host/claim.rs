@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::process::ProcessRecord;
-use crate::description::Host;
+use crate::description::{FlowKeyText, Host};
 
 /// Bytes of the directory's path: those of a socket's path (`sun_path`), less the longest name in
 /// the directory.
@@ -23,7 +23,8 @@ const LOCK_ATTEMPTS_MAX: usize = 16;
 /// Name of the description in the run directory.
 const DESCRIPTION: &str = "host.json";
 /// Files that a host removes: those that concern itself, and what a killed process was writing.
-const FILES: [&str; 5] = ["state.json", DESCRIPTION, "state.new", "host.new", "vhosts.new"];
+const FILES: [&str; 6] =
+    ["state.json", DESCRIPTION, "state.new", "host.new", "vhosts.new", "flow-key.new"];
 
 /// The run directory of a host whose user names none.
 pub(crate) fn default_dir() -> PathBuf {
@@ -114,10 +115,24 @@ impl Claim {
         remove_device_notes(&self.dir);
     }
 
-    /// Writes the description for the host's processes.
-    pub(crate) fn write_description(&self, host: &Host) -> Result<()> {
+    /// Writes the description for the host's processes. One without a key of flows gets that of the
+    /// host before, or a random one, which is kept.
+    pub(crate) fn write_description(&self, host: &mut Host) -> Result<()> {
+        if host.flow_key.is_none() {
+            host.flow_key = Some(self.kept_flow_key()?);
+        }
         let path = self.dir.path().join(DESCRIPTION);
         Ok(files::replace(&path, &serde_json::to_vec_pretty(host)?)?)
+    }
+
+    fn kept_flow_key(&self) -> Result<FlowKeyText> {
+        let path = self.dir.flow_key();
+        let kept = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+        let key = kept.unwrap_or_else(FlowKeyText::random);
+        if kept.is_none() {
+            files::replace(&path, format!("{key}\n").as_bytes())?;
+        }
+        Ok(key)
     }
 
     /// Changes what the next host finds if this one is killed.
@@ -327,8 +342,10 @@ fn of_processes(dir: &RunDir) -> Vec<RunDir> {
     of_process.map(|entry| RunDir::new(entry.path())).collect()
 }
 
-/// Removes the notes of all processes about network devices, and directories that are empty then.
+/// Removes what outlives a host while network devices do: the notes of all processes about them,
+/// and the key of flows. Directories that are empty then are removed, too.
 pub(super) fn remove_device_notes(dir: &RunDir) {
+    let _ = fs::remove_file(dir.flow_key());
     // Those of the supervisor of tenants.
     let _ = fs::remove_file(dir.devices());
     for of_process in of_processes(dir) {
@@ -343,6 +360,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+    use crate::description::{Usage, parse};
 
     fn refusal(path: &Path) -> String {
         format!("{:#}", Claim::take(path).err().expect("refused"))
@@ -438,6 +456,31 @@ mod tests {
         fs::write(run.serving().devices(), "{}").expect("written");
         drop(claim);
         assert!(!run.serving().path().exists() && !run.switch().path().exists());
+    }
+
+    #[test]
+    fn a_flow_key_stays_as_long_as_devices_unless_the_description_has_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key_in = |text: &str| {
+            let mut host = parse("test", text, Usage::default()).expect("good");
+            let claim = Claim::take(dir.path()).expect("free");
+            claim.write_description(&mut host).expect("written");
+            let passed = read_description(claim.dir()).expect("written").flow_key;
+            assert_eq!(passed, host.flow_key);
+            (passed.expect("each host has one"), claim)
+        };
+        let first = key_in("").0;
+        assert_eq!(key_in("").0, first);
+        let named = key_in("[host]\nflow-key = '6d5a56da255b0ec24167253d43a38fb0'\n").0;
+        assert_eq!(named.to_string(), "6d5a56da255b0ec24167253d43a38fb0");
+        let (again, mut claim) = key_in("");
+        assert_eq!(again, first);
+        claim.forget_devices();
+        drop(claim);
+        assert_ne!(key_in("").0, first);
+        fs::write(RunDir::new(dir.path()).flow_key(), "damaged").expect("written");
+        let other = key_in("").0;
+        assert!(other != first && key_in("").0 == other);
     }
 
     #[test]

@@ -118,13 +118,13 @@ impl Supervisor {
     ///
     /// `ending` says which network devices go with it.
     pub(crate) fn start(
-        host: Host,
+        mut host: Host,
         dir: &Path,
         level: LevelFilter,
         show: Show,
         ending: Ending,
     ) -> Result<Supervisor> {
-        let claim = claim_dir(dir, &host, ending)?;
+        let claim = claim_dir(dir, &mut host, ending)?;
         let notices = Notices::open(claim.dir())?;
         let bridges = Bridges::make(&host.bridges)?;
         let devices = HostDevices::take(dir, ending);
@@ -488,7 +488,7 @@ impl Supervisor {
 }
 
 /// Takes the directory for this process, moves it into the host's namespaces, and records both.
-fn claim_dir(dir: &Path, host: &Host, ending: Ending) -> Result<Claim> {
+fn claim_dir(dir: &Path, host: &mut Host, ending: Ending) -> Result<Claim> {
     let mut claim = Claim::take(dir)?;
     // The domains of this host are not those of an earlier one, even if their numbers are the
     // same.

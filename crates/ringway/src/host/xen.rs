@@ -60,7 +60,7 @@ pub(crate) fn serve(
     check_uplink(&host, dir)?;
     let (hypervisor, mut store) = connect_backend()?;
     let domid = hypervisor.domid();
-    let mut claim = claim(dir, &host)?;
+    let mut claim = claim(dir, &mut host)?;
     if host.is_isolated {
         drop(hypervisor);
         if let Some(accepted) = accepted {
@@ -175,7 +175,7 @@ impl Guest {
 }
 
 /// Takes a run directory for this process.
-pub(crate) fn claim(dir: &Path, host: &Host) -> Result<Claim> {
+pub(crate) fn claim(dir: &Path, host: &mut Host) -> Result<Claim> {
     let mut claim = Claim::take(dir)?;
     claim.write_description(host)?;
     let process = ProcessRecord::of("ringway", std::process::id())?;

@@ -368,7 +368,7 @@ fn run_frontend(args: &Here) -> Result<()> {
     host.workers.count = args.workers.map(usize::from);
     host.workers.poll_us = Some(0);
     host.guests = vec![domain.description()];
-    let _claim = xen::claim(&dir, &host)?;
+    let _claim = xen::claim(&dir, &mut host)?;
     let config = FrontendConfig {
         name: domain.name.0.clone(),
         workers: host.guest_workers()?,

@@ -13,7 +13,7 @@ use ringway_terminal::stop::Stop;
 use ringway_vhost_shell::Mode;
 
 use crate::confine::confine;
-use crate::description::{self, Cidr, Host, Mac};
+use crate::description::{self, Cidr, FlowKeyText, Host, Mac};
 
 /// The options of such a guest.
 #[derive(Debug, Args)]
@@ -34,6 +34,9 @@ pub(crate) struct VhostGuest {
     #[arg(long, value_name = "BYTES", default_value_t = 1500, requires = "vhost")]
     #[arg(value_parser = number::<u16>(68..=65_521))]
     mtu: u16,
+    /// The key by which it chooses a queue of a flow [default: a random one]
+    #[arg(long, value_name = "KEY", hide = true, requires = "vhost")]
+    flow_key: Option<FlowKeyText>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -64,6 +67,7 @@ pub(crate) fn run(
     let mut host = Host::empty(description::Usage::default())?;
     host.workers.count = workers.map(usize::from);
     host.workers.poll_us = Some(0);
+    host.flow_key = args.flow_key;
     let config = VhostConfig {
         mode: match args.mode {
             SocketMode::Client => Mode::Client,

@@ -13,6 +13,7 @@ use ringway_e2e::shared_turn;
 use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role};
 use ringway_frontend::{FrontendConfig, Interface, Sockets};
 use ringway_hypervisor::Hypervisor;
+use ringway_steering::FlowKey;
 use ringway_sys::namespace;
 use ringway_vif_shell::device;
 use ringway_wire::{DomId, EvtchnPort};
@@ -118,6 +119,7 @@ impl<'a> Guest<'a> {
                 cpus: Vec::new(),
                 polling: Polling::default(),
                 frame_memory: 64 << 20,
+                flow_key: FlowKey::new([1, 2]),
                 name: NAME.to_owned(),
             },
             device_prefix: "eth".to_owned(),

@@ -12,6 +12,7 @@ use ringway_datapath::{
     BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
     Probe, QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
+use ringway_steering::FlowKey;
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
 use ringway_worker::{Attachment, Policy, Polling, Stations, Weight, WorkersConfig};
 use rustix::event::{EventfdFlags, eventfd};
@@ -144,6 +145,7 @@ pub(crate) fn config(workers: usize, policy: Policy) -> WorkersConfig {
         cpus: Vec::new(),
         polling: Polling::default(),
         frame_memory: 64 << 20,
+        flow_key: FlowKey::new([1, 2]),
         name: "test".to_owned(),
     }
 }

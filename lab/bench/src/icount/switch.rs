@@ -14,6 +14,7 @@ use ringway_engine::{
     Attached, AttachedParts, Directory, Engine, Forwarding, IfIdle, Inbox, Limits, Roster,
     Stations, Weight,
 };
+use ringway_steering::FlowKey;
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
     Binding, FloodBudget, PortId, PortPolicy, Switch, SwitchConfig, Ticks, Verdict,
@@ -155,7 +156,7 @@ impl<Q: PortQueue> Ports<Q> {
         let mut roster = Roster::default();
         roster.add_engine();
         Ports {
-            engine: Engine::new(0, Arc::clone(&inbox), pool, now),
+            engine: Engine::new(0, Arc::clone(&inbox), pool, now, FlowKey::new([1, 2])),
             roster,
             directory: Directory::default(),
             inbox,

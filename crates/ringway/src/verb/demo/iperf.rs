@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use ringway_datapath::headers::Transport;
 use ringway_steering::placement::{split_of, spread};
-use ringway_steering::{FlowTuple, QueueIndex, queue_of};
+use ringway_steering::{FlowKey, FlowTuple, QueueIndex, queue_of};
 
 use super::PORT;
 
@@ -15,6 +15,10 @@ use super::PORT;
 pub(super) const CLIENT: &str = "10.77.0.1";
 /// Guest b.
 pub(super) const SERVER: &str = "10.77.0.2";
+
+/// The key by which the host and its guests choose a queue of a flow: one that is known, because
+/// ports are chosen by it.
+pub(super) const FLOW_KEY: FlowKey = FlowKey::new([0x6d5a_56da_255b_0ec2, 0x4167_253d_43a3_8fb0]);
 
 /// The first source port to try in each direction: separate ranges, because a port stays in
 /// TIME_WAIT after use.
@@ -51,7 +55,7 @@ pub(super) fn require() -> Result<()> {
 /// otherwise takes the most even run.
 pub(super) fn first_port(streams: u16, queues: u16, way: Way) -> (u16, Vec<QueueIndex>) {
     let wanted = split_of(&spread(streams.into(), queues));
-    let queue = |port: u16| queue_of(Some(flow(port).hash()), queues);
+    let queue = |port: u16| queue_of(Some(flow(port).hash(FLOW_KEY)), queues);
     let first = FIRST_PORTS[usize::from(way == Way::Reverse)];
     let candidates = (first..first + PORTS_TRIED).map(|port| {
         (port, (port..port.saturating_add(streams)).map(queue).collect::<Vec<QueueIndex>>())

@@ -180,8 +180,9 @@ impl<'a> Running<'a> {
     fn start_virtio(&mut self, queues: u16) -> Result<()> {
         let socket = self.place.join(SOCKET).display().to_string();
         let (address, queues) = (format!("{}/24", iperf::SERVER), queues.to_string());
-        let arguments = ["guest", "--vhost", &socket, "--address", &address, "--queues", &queues];
-        let command: Vec<&str> = ["/proc/self/exe"].into_iter().chain(arguments).collect();
+        let key = iperf::FLOW_KEY.to_string();
+        let guest = ["/proc/self/exe", "guest", "--vhost", &socket, "--address", &address];
+        let command = [&guest[..], &["--queues", &queues, "--flow-key", &key]].concat();
         self.virtio = Some(self.start_in_guest("b", &command)?.0);
         let deadline = Instant::now() + READY_TIMEOUT;
         loop {
@@ -401,7 +402,10 @@ fn description(args: &Demo, socket: &Path) -> String {
         ),
     };
     let first = guest("a", iperf::CLIENT);
-    format!("[host]\nnetwork = \"private\"\nmax-queues = {queues}\n{first}{other}")
+    let key = iperf::FLOW_KEY;
+    format!(
+        "[host]\nnetwork = \"private\"\nmax-queues = {queues}\nflow-key = \"{key}\"\n{first}{other}"
+    )
 }
 
 fn cpu_between(before: &[CpuReport], after: &[CpuReport]) -> Vec<CpuReport> {
