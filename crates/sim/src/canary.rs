@@ -30,6 +30,8 @@ pub enum Canary {
     LostSetting,
     /// The notes of a process end with it.
     LostNotes,
+    /// The key of flows ends with a process.
+    LostFlowKey,
     /// A backend that is killed before it publishes its responses has not noted that it wrote them.
     UnnotedResponses,
     /// Changes of links are not announced.
@@ -62,7 +64,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 26] = [
+    pub const ALL: [Canary; 27] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -75,6 +77,7 @@ impl Canary {
         Canary::EarlyResponse,
         Canary::LostSetting,
         Canary::LostNotes,
+        Canary::LostFlowKey,
         Canary::UnnotedResponses,
         Canary::UnseenLinks,
         Canary::ReturnedDevice,

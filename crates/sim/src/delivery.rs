@@ -4,9 +4,11 @@
 //! device takes them, and these frames may outlive their connection.
 
 use ringway_datapath::{Frame, FrameQueue};
+use ringway_steering::{flow_hash, queue_of};
 
 use crate::choices::Choices;
-use crate::flaw::Checked;
+use crate::device::{Device, Kind};
+use crate::flaw::{Checked, Rule, ensure};
 use crate::marks::Mark;
 use crate::plane::{DataPlane, Effort};
 use crate::traffic::Piece;
@@ -29,7 +31,7 @@ impl DataPlane {
         let received = &mut self.guests[guest].nics[nic].received;
         let taken = taken(received, effort, &mut self.choices);
         self.marks.add(Mark::ReceivedInPages, in_pages(received));
-        Ok(self.take_frames(guest, taken)? || has_delivered)
+        Ok(self.take_frames(guest, Some(nic), taken)? || has_delivered)
     }
 
     /// Lets the device of a guest take frames of an earlier connection, some of them or all.
@@ -37,12 +39,14 @@ impl DataPlane {
     pub(crate) fn deliver_orphans(&mut self, guest: usize, effort: Effort) -> Checked<bool> {
         let taken = taken(&mut self.guests[guest].orphans, effort, &mut self.choices);
         self.marks.add(Mark::OrphanTaken, in_pages(&taken));
-        self.take_frames(guest, taken)
+        self.take_frames(guest, None, taken)
     }
 
+    /// Takes frames of a queue of a guest, which is `None` once its connection has ended.
     pub(crate) fn take_frames(
         &mut self,
         guest: usize,
+        nic: Option<usize>,
         frames: impl IntoIterator<Item = Frame>,
     ) -> Checked<bool> {
         let mut has_taken = false;
@@ -52,6 +56,9 @@ impl DataPlane {
             pool.complete(&mut frame).expect("its pages are the guest's own");
             let is_ours = frame.bytes().starts_with(&self.guests[guest].mac.0);
             let piece = if is_ours { Piece::read(&frame)? } else { None };
+            if let (Some(nic), Some(_)) = (nic, &piece) {
+                self.check_queue(guest, nic, &frame)?;
+            }
             self.guests[guest].pool.recycle(frame);
             let Some(piece) = piece else { continue };
             self.arrived(guest, &piece)?;
@@ -61,6 +68,20 @@ impl DataPlane {
             self.marks.add(Mark::BetweenKinds, u64::from(is_across));
         }
         Ok(has_taken)
+    }
+
+    /// Checks that a frame has met the queue of its flow.
+    fn check_queue(&self, guest: usize, nic: usize, frame: &Frame) -> Checked {
+        // The other end of a patch chooses a queue, and a virtio guest disables some.
+        let chosen = |device: &Device| device.kind == Kind::Vif { guest };
+        if self.is_virtio(guest) || self.devices.iter().any(chosen) {
+            return Ok(());
+        }
+        let queues = u16::try_from(self.guests[guest].nics.len()).unwrap_or(u16::MAX);
+        let queue = queue_of(flow_hash(frame.bytes(), self.flow_key), queues);
+        ensure(usize::from(queue.0) == nic, Rule::Steering, || {
+            format!("guest {guest}: queue {nic} has a frame of queue {queue}")
+        })
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Flaw {
 pub enum Rule {
     /// Frames of a flow arrive in the order in which they were sent.
     Order,
+    /// Frames of a flow meet the same queue of a guest, whichever process sends them to it.
+    Steering,
     /// A frame arrives as it was sent.
     Content,
     /// Frames that were sent have arrived, or their drop is counted.

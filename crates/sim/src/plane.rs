@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ringway_datapath::{FrameBatch, QueueDown};
 use ringway_engine::{Credit, IfIdle, Wait};
 use ringway_loopback::Loopback;
+use ringway_steering::FlowKey;
 use ringway_wire::DomId;
 
 use crate::canary::Canary;
@@ -61,6 +62,8 @@ pub(crate) struct DataPlane {
     pub(crate) dropped_before: u64,
     /// An engine has acted since the last census.
     pub(crate) is_census_due: bool,
+    /// The key by which a queue of each flow is chosen, whichever process does that.
+    pub(crate) flow_key: FlowKey,
     /// The most frames that a guest sends at once.
     pub(crate) burst_max: usize,
     /// An engine whose thread gets no CPU for now.
@@ -116,6 +119,7 @@ impl DataPlane {
             dropped_before: 0,
             is_census_due: false,
             is_sound: !scenario.disturbances.have_faults() && !scenario.disturbances.have_deaths(),
+            flow_key: scenario.flow_key,
             burst_max: scenario.burst_max,
             paused: None,
             credits: Vec::new(),
@@ -456,7 +460,7 @@ impl DataPlane {
             receiver.nics[nic].received.extend(batch);
             return Ok(true);
         }
-        self.take_frames(guest, batch)?;
+        self.take_frames(guest, Some(nic), batch)?;
         Ok(true)
     }
 

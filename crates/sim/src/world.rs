@@ -11,6 +11,7 @@ use ringway_engine::{Capture, Stations};
 use ringway_host::{Hosting, Note, unlimited, vif_name};
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
+use ringway_steering::FlowKey;
 use ringway_wire::DomId;
 use ringway_xenbus::frontend::{Preferences, QueueCount};
 use ringway_xenbus::{Features, KeyChange, Vif, XenbusState};
@@ -373,6 +374,10 @@ impl World {
             self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
             if self.scenario.canary == Some(Canary::LostNotes) {
                 self.notes = KeptNotes::default();
+            }
+            if self.scenario.canary == Some(Canary::LostFlowKey) {
+                let choices = &mut self.plane.choices;
+                self.scenario.flow_key = FlowKey::new([choices.number(), choices.number()]);
             }
             // The counters have ended with the process.
             self.plane.dropped_before = 0;
