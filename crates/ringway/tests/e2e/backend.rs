@@ -1,14 +1,19 @@
 //! The backend is killed, or its vifs are changed, while traffic flows.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use ringway_datapath::MacAddr;
+use ringway_datapath::headers::Transport;
 use ringway_e2e::host::{Host, SOON, describe, names_in, pair, send};
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, longest_silence};
 use ringway_e2e::{measured_turn, shared_turn};
+use ringway_hostile::frame::{Route, udp};
+use ringway_steering::{FlowKey, FlowTuple, queue_of};
 use ringway_xenstore::Watched;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-use crate::hostile::Hostile;
+use crate::hostile::{BUFFERS, Hostile};
 
 /// A node that the test writes behind all others.
 const LAST: &str = "/e2e-last";
@@ -240,4 +245,80 @@ fn a_guests_flows_go_to_the_queue_of_its_choice_also_after_the_backend_was_kille
     assert_eq!(host.wait("the hash", SOON, chosen), set, "it is not forgotten");
     host.text(&["guest", "set", "a", "hash", "none"]);
     host.wait("no control ring", SOON, without_hash);
+}
+
+/// A key of flows that no host has by chance.
+const KEY: FlowKey = FlowKey::new([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
+/// The queue that flows are aimed at.
+const AIM: usize = 2;
+const QUEUES: u16 = 4;
+/// The frames' receiver.
+const TO: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// The senders of flows that meet one queue by [`KEY`].
+fn aimed(flows: usize) -> Vec<(Ipv4Addr, u16)> {
+    let senders = (0..=u8::MAX).flat_map(|host| {
+        (1024..=u16::MAX).map(move |port| (Ipv4Addr::new(198, 18, 0, host), port))
+    });
+    let meets = |(address, port): &(Ipv4Addr, u16)| {
+        let (src, dst) = (SocketAddr::from((*address, *port)), SocketAddr::from((TO, 9)));
+        let flow = FlowTuple { src, dst, transport: Transport::Udp };
+        usize::from(queue_of(Some(flow.hash(KEY)), QUEUES).0) == AIM
+    };
+    senders.filter(meets).take(flows).collect()
+}
+
+/// Sends a frame of each flow to guest `a`, and returns what each of its queues got. No other
+/// guest sends.
+fn send_flows(host: &Host, attacker: &mut Hostile, flows: &[(Ipv4Addr, u16)]) -> Vec<u64> {
+    let received = || -> Vec<u64> {
+        let guest = host.guest("a").expect("it runs");
+        guest.vifs[0].queues.iter().map(|queue| queue.rx_packets).collect()
+    };
+    let mac = host.vif("vif1.0").and_then(|vif| MacAddr::parse(&vif.mac?)).expect("an address");
+    let before = received();
+    let since = || -> Vec<u64> {
+        received().iter().zip(&before).map(|(now, before)| now - before).collect()
+    };
+    let mut sent = 0;
+    for flows in flows.chunks(BUFFERS) {
+        let frame = |(address, port): &(Ipv4Addr, u16)| {
+            let route = Route { from: (attacker.mac(), *address), to: (mac, TO) };
+            udp(route, [*port, 9], 18)
+        };
+        let frames: Vec<Vec<u8>> = flows.iter().map(frame).collect();
+        attacker.send_together(&frames);
+        sent += u64::try_from(frames.len()).expect("few");
+        // More than the queues hold would be dropped.
+        host.wait("the frames", SOON, |_| (since().iter().sum::<u64>() >= sent).then_some(()));
+    }
+    since()
+}
+
+#[test]
+fn flows_that_are_aimed_at_a_queue_are_spread_and_meet_the_same_ones_after_a_kill() {
+    const FLOWS: usize = 10_000;
+    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
+    let receiver = [("a", "", "queues = 4")];
+    let host = Host::start(&describe("max-queues = 4", &receiver));
+    let mut attacker = Hostile::new(&host);
+    attacker.connect();
+    let flows = aimed(FLOWS);
+    let spread = send_flows(&host, &mut attacker, &flows);
+    // A quarter each, with eleven standard deviations of random placement.
+    assert!(spread.iter().all(|frames| (2000..3000).contains(frames)), "{spread:?}");
+    send(host.pid_of("backend"), Signal::KILL);
+    host.wait("the restart", SOON, |host| host.event("backend-restarted"));
+    for name in ["vif1.0".to_owned(), attacker.name()] {
+        host.wait("the next backend to serve it", SOON, |host| {
+            host.vif(&name).filter(|vif| vif.state == "Connected")
+        });
+    }
+    assert_eq!(send_flows(&host, &mut attacker, &flows), spread);
+
+    let host = Host::start(&describe(&format!("max-queues = 4\nflow-key = \"{KEY}\""), &receiver));
+    let mut attacker = Hostile::new(&host);
+    attacker.connect();
+    let met = send_flows(&host, &mut attacker, &flows[..200]);
+    assert_eq!(met, [0, 0, 200, 0], "with a key that it knows, its aim is good");
 }

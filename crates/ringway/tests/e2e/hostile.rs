@@ -15,6 +15,9 @@ use ringway_hostile::{Queue, Toolstack};
 use ringway_wire::netif::{NETTXF_MORE_DATA, TX_RING_SLOTS};
 use ringway_xenbus::Vif;
 
+/// Pages for what a frontend sends at once.
+pub(crate) const BUFFERS: usize = 64;
+
 /// A frontend with one queue, controlled by a test.
 pub(crate) struct Hostile<'a> {
     host: &'a Host,
@@ -43,7 +46,7 @@ impl<'a> Hostile<'a> {
             host.node(&vif.backend_state()).filter(|state| state == "2")
         });
         if self.guest.queues.is_empty() {
-            self.guest.make_queues(1, 1).expect("there is memory");
+            self.guest.make_queues(1, BUFFERS).expect("there is memory");
         }
         let changes: Vec<Key<'_>> =
             changes.iter().map(|(key, value)| (*key, Some(*value))).collect();
@@ -78,10 +81,17 @@ impl<'a> Hostile<'a> {
 
     /// Sends a frame, and waits until the backend has read it.
     pub(crate) fn send(&mut self, frame: &[u8]) {
+        self.send_together(&[frame.to_vec()]);
+    }
+
+    /// Sends some frames at once, at most [`BUFFERS`], and waits until the backend has read them.
+    pub(crate) fn send_together(&mut self, frames: &[Vec<u8>]) {
         let queue = self.queue();
-        Prepared::new(queue, 0, frame, 0, None).push(queue);
+        for (buffer, frame) in frames.iter().enumerate() {
+            Prepared::new(queue, buffer, frame, 0, None).push(queue);
+        }
         queue.publish_tx();
-        wait_for("a response", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
+        wait_for("responses", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
     }
 
     /// Transmits a number of frames of one slot each, from its own address.
