@@ -52,7 +52,10 @@ pub fn delete_devices(
                 names.push(link.name);
                 purposes.push(purpose);
             }
-            Err(error) => tracing::warn!("a network device that is not needed any more: {error}"),
+            Err(error) => tracing::warn!(
+                "cannot remove {}, a network device that is not needed any more: {error}",
+                link.name
+            ),
         }
     }
     if !names.is_empty() {
