@@ -462,7 +462,7 @@ impl Process {
         }
         let place = plane.choices.pick(&places);
         self.unfinished.remove(&place);
-        let was_to_refuse = self.kernel.will_refuse();
+        let (was_to_refuse, before) = (self.kernel.will_refuse(), self.kernel.version());
         let Process { host, store, hypervisor, devices, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let more = host.turn_virtio(place, now, &mut parts).expect("a source never ends");
@@ -470,7 +470,11 @@ impl Process {
         let is_unattached =
             self.host.virtio().nth(place).is_some_and(|vif| vif.why_unattached().is_some());
         if is_unattached && was_to_refuse == self.kernel.will_refuse() {
-            self.missed.insert(place, self.kernel.version());
+            // An attempt that fails leaves the kernel as it was, so the others' would fail, too.
+            self.missed.insert(place, before);
+            let after = self.kernel.version();
+            let same = self.missed.values_mut().filter(|version| **version == before);
+            same.for_each(|version| *version = after);
         }
         if plane.canary == Some(Canary::LeftPairs) {
             let virtio =
