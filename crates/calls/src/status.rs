@@ -234,6 +234,9 @@ pub struct MulticastStatus {
 /// The limits of a vif.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsStatus {
+    /// Whether its link is set down.
+    #[serde(default)]
+    pub link_down: bool,
     /// Its share while other vifs have work.
     pub weight: u16,
     /// The limit of what the guest may transmit, if there is one.

@@ -35,6 +35,8 @@ pub enum DropReason {
     MulticastLimit,
     /// Frames to unknown addresses were limited.
     UnknownLimit,
+    /// The link of the port that it came from or should leave by is down.
+    LinkDown,
     /// A copy for a mirror that had no room; the frame itself was forwarded.
     MirrorLost,
     /// The source address is not one that the port may use: a group's, all zeros, not the vif's
@@ -66,7 +68,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 27] = [
+    pub const ALL: [DropReason; 28] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
@@ -81,6 +83,7 @@ impl DropReason {
         DropReason::BroadcastLimit,
         DropReason::MulticastLimit,
         DropReason::UnknownLimit,
+        DropReason::LinkDown,
         DropReason::MirrorLost,
         DropReason::BadSource,
         DropReason::AddressTaken,
@@ -113,6 +116,7 @@ impl DropReason {
             DropReason::BroadcastLimit => "broadcast_limit",
             DropReason::MulticastLimit => "multicast_limit",
             DropReason::UnknownLimit => "unknown_limit",
+            DropReason::LinkDown => "link_down",
             DropReason::MirrorLost => "mirror_lost",
             DropReason::BadSource => "bad_source",
             DropReason::AddressTaken => "address_taken",
@@ -135,7 +139,7 @@ impl DropReason {
         match self {
             Malformed | TooLong | GrantCopy | BadOffload | QueueFull | RateLimit | InboxFull
             | NoBuffer | NoRoute | LinkLocal | FloodLimit | BroadcastLimit | MulticastLimit
-            | UnknownLimit | MirrorLost => false,
+            | UnknownLimit | LinkDown | MirrorLost => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
             | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
         }

@@ -141,6 +141,7 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
             Field::Rate(of) => {
                 *of(self.limits) = Some(text::deserialize::<RateText, D>(deserializer)?.0);
             }
+            Field::Link(of) => *of(self.limits) = Some(text::deserialize(deserializer)?),
             Field::Weight(of) => {
                 *of(self.limits) = Within::<1, 1000>::deserialize(deserializer)?.get();
             }

@@ -11,6 +11,8 @@ use crate::credit::Credit;
 /// a new connection brings no new credit.
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
+    /// Whether all frames are dropped, those that would enter and those that would leave.
+    pub is_down: bool,
     /// How much may enter.
     pub ingress: Option<Arc<Credit>>,
     /// How many segments may enter beyond what senders usually ask for: see

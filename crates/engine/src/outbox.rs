@@ -1,6 +1,5 @@
 //! A queue's sending side: frames that wait to leave by it.
 
-use std::cell::OnceCell;
 use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,9 +20,12 @@ use crate::slot::SlotId;
 use crate::source::show;
 use crate::state::{Egress, EgressEvent};
 
+mod memory;
 mod room;
 mod together;
 
+pub(crate) use memory::Enqueue;
+use memory::{MEMORY_GUARANTEED, MEMORY_MIN, MEMORY_SHARE_DIVISOR, queue_memory_max};
 use room::Long;
 pub(crate) use room::Room;
 pub(crate) use together::Sums;
@@ -39,6 +41,8 @@ pub(crate) struct Outbox {
     frames: FrameQueue,
     /// The limit of what leaves by its port, if there is one.
     credit: Option<Arc<Credit>>,
+    /// Whether all frames are dropped.
+    is_down: bool,
     /// Frames that are already paid for: they leave before the others.
     admitted: FrameQueue,
     bytes: usize,
@@ -54,43 +58,10 @@ pub(crate) struct Outbox {
     state: Egress,
 }
 
-/// Memory that the frames of one queue may take, whatever its port's other queues hold, and that a
-/// stalled queue may keep. Less if little memory is left: see [`queue_memory_max`].
-const MEMORY_MIN: usize = 128 << 10;
-/// Of the memory that one port may take, 1 in this is for the frames of one queue, if that is less.
-/// So some memory is always left, however many queues are stalled.
-const MIN_PART: usize = 16;
-/// Memory that a queue may always take: a few short frames.
-const MEMORY_GUARANTEED: usize = 8 << 10;
-
 /// How long a queue without an event for room is retried before its frames are dropped: as long as
 /// Linux's backend keeps frames for a guest that receives none (`rx_drain_timeout_msecs` of
 /// drivers/net/xen-netback/netback.c).
 const GIVE_UP: Duration = Duration::from_secs(10);
-
-/// The time at which a frame is added, and the memory that is allowed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Enqueue<'a> {
-    pub(crate) now: Instant,
-    /// Memory that the frames of one port may take, computed on first use in a round.
-    pub(crate) memory_max: &'a OnceCell<usize>,
-}
-
-impl Enqueue<'_> {
-    /// Memory that the frames of one port may take: a part of what is left, so that some is always
-    /// left, however many ports are full.
-    fn memory_max(&self, pool: &FramePool) -> usize {
-        *self.memory_max.get_or_init(|| pool.bytes_left() / MEMORY_SHARE_DIVISOR)
-    }
-}
-
-/// A port's frames may take 1 in this of the memory that is left.
-const MEMORY_SHARE_DIVISOR: usize = 4;
-
-/// Memory that one queue may take, if its port may take `memory_max`.
-fn queue_memory_max(memory_max: usize) -> usize {
-    MEMORY_MIN.min(memory_max / MIN_PART).max(MEMORY_GUARANTEED)
-}
 
 /// The result of one call of [`Outbox::send`].
 pub(crate) struct Sent {
@@ -118,6 +89,7 @@ impl Outbox {
             counters,
             frames: FrameQueue::new(),
             credit: None,
+            is_down: false,
             admitted: FrameQueue::new(),
             bytes: 0,
             memory: 0,
@@ -157,6 +129,9 @@ impl Outbox {
         pool: &mut FramePool,
         at: &Enqueue<'_>,
     ) {
+        if self.is_down {
+            return frames.for_each(|frame| self.refuse(frame, DropReason::LinkDown, pool));
+        }
         let mark = if self.is_stalled() { LOW } else { admission.mark() };
         let mut memory_max = MEMORY_GUARANTEED;
         for frame in frames {
@@ -164,7 +139,7 @@ impl Outbox {
                 memory_max = self.memory_max(at.memory_max(pool));
             }
             match self.waiting().reaches(mark) || self.memory >= memory_max {
-                true => self.refuse(frame, pool),
+                true => self.refuse(frame, self.full(), pool),
                 false => self.add(frame, pool, at.now),
             }
         }
@@ -217,10 +192,10 @@ impl Outbox {
         }
     }
 
-    /// Drops a frame that would be one too many.
+    /// Drops a frame that is not added.
     #[cold]
-    fn refuse(&mut self, frame: Frame, pool: &mut FramePool) {
-        self.counters.dropped.count(self.full(), 1);
+    fn refuse(&mut self, frame: Frame, reason: DropReason, pool: &mut FramePool) {
+        self.counters.dropped.count(reason, 1);
         pool.recycle(frame);
     }
 
@@ -280,8 +255,9 @@ impl Outbox {
         Ok(Sent { moved, must_wake_senders, has_released: self.release_if_room(queue) })
     }
 
-    /// Sets or removes the limit of what leaves.
+    /// Sets or removes the limits of what leaves. Frames that wait already may still leave.
     pub(crate) fn limit(&mut self, limits: &Limits) {
+        self.is_down = limits.is_down;
         self.credit.clone_from(&limits.egress);
         if self.credit.is_none() {
             while let Some(frame) = self.admitted.pop_back() {

@@ -384,6 +384,11 @@ impl<Q: PortQueue> Source<Q> {
         self.complete_inspected(context);
         let EngineParts { batch, now, ticks, .. } = context;
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
+        if self.limits.is_down {
+            let dropped = Verdict::Drop(DropReason::LinkDown);
+            // The switch learns nothing from them.
+            return batch.iter_mut().for_each(|frame| frame.verdict = dropped);
+        }
         match &self.forwarding {
             Forwarding::Patch(to) => {
                 for frame in batch.iter_mut() {

@@ -12,6 +12,7 @@ use ringway_engine::Roster;
 use ringway_engine::steps::Engines;
 use ringway_steering::control::HashControl;
 use ringway_switch::{FloodLimit, GroupEntry, MulticastPort, PortId, Switch, Ticks};
+use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
 
@@ -175,6 +176,7 @@ fn limits_status<W: World>(state: &VifState<W>, shared: &Shared) -> LimitsStatus
     let rate = |rate: Rate| RateStatus { bytes: rate.bytes, interval_us: rate.interval_us };
     LimitsStatus {
         weight: state.limited.weight().get(),
+        link_down: wanted.link == Some(LinkState::Down),
         rate: wanted.rate.map(rate),
         rate_rx: wanted.rate_rx.map(rate),
         flood_frames_per_second: flood.frames_per_second,

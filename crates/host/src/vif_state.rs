@@ -10,6 +10,7 @@ use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
 use ringway_netback::Interrupted;
 use ringway_steering::control::HashControl;
 use ringway_switch::PortId;
+use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Keys, Offer, VifLimits};
 
 use crate::comparison::Followed;
@@ -271,6 +272,7 @@ impl<W: World> VifState<W> {
         };
         let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
         Limits {
+            is_down: self.limited.wanted.link == Some(LinkState::Down),
             ingress: self.limited.tx.clone(),
             segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),

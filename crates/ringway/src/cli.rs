@@ -93,6 +93,7 @@ mod tests {
             "top --interval 2",
             "capture vif1.0 -w - --snaplen 96",
             "vif set vif1.0 max-queues 2",
+            "vif set vif1.0 link down",
             "guest set a queues 2 --vif 1",
             "demo --queues 2 --streams 3 --seconds 1",
             "capture vif1.0 -w file -s 96",

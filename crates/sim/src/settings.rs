@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringway_calls::{FloodStatus, RateStatus, VifStatus};
 use ringway_host::vif_name;
+use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{FloodWish, Keys, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Vif, VifLimits};
 
 /// What the toolstack and calls have set of vifs.
@@ -76,7 +77,8 @@ impl Settings {
             frames_per_second: status.flood_frames_per_second,
             bytes_per_second: status.flood_bytes_per_second,
         };
-        let is_shown = status.weight == limits.weight.unwrap_or(1)
+        let is_shown = status.link_down == (limits.link == Some(LinkState::Down))
+            && status.weight == limits.weight.unwrap_or(1)
             && status.rate == limits.rate.map(rate)
             && status.rate_rx == limits.rate_rx.map(rate)
             && flood == flood_shown(limits.flood)

@@ -25,6 +25,8 @@ pub(crate) const TYPE: &str = "type";
 pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const SCRIPT: &str = "script";
 pub(crate) const VIFNAME: &str = "vifname";
+/// Whether the link is up: in the backend's directory, where both ends read it.
+pub(crate) const CARRIER: &str = "carrier";
 pub(crate) const RATE: &str = "rate";
 pub(crate) const IP: &str = "ip";
 pub(crate) const LOCKING_MODE: &str = "locking-mode";

@@ -5,8 +5,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::str::FromStr;
 
-use crate::keys::{BadKeys, KeyChange, Keys, MTU, RATE};
+use crate::keys::{BadKeys, CARRIER, KeyChange, Keys, MTU, RATE};
 use crate::rate::{NotARate, Rate};
 
 /// The heaviest weight.
@@ -18,6 +19,12 @@ const OURS: &str = "ringway-";
 /// Every limit that can be set while a vif runs. Command line, XenStore and descriptions of a host
 /// have them in this order.
 pub const LIMITS: &[Limit] = &[
+    Limit {
+        key: CARRIER,
+        of: Scope::Vif,
+        field: Field::Link(|it| &mut it.link),
+        help: "Its link: up or down",
+    },
     Limit {
         key: RATE,
         of: Scope::Vif,
@@ -115,6 +122,8 @@ pub enum Scope {
 pub enum Field {
     /// Bytes per interval.
     Rate(fn(&mut VifLimits) -> &mut Option<Rate>),
+    /// Up or down.
+    Link(fn(&mut VifLimits) -> &mut Option<LinkState>),
     /// A share, from 1 to 1000.
     Weight(fn(&mut VifLimits) -> &mut Option<u16>),
     /// Frames or megabits per second; 0 for no limit.
@@ -124,6 +133,8 @@ pub enum Field {
 /// Limits of one vif. A limit that is not set is absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VifLimits {
+    /// Whether frames pass at all (`carrier`); they do if it is absent.
+    pub link: Option<LinkState>,
     /// What the guest may transmit (`rate`).
     pub rate: Option<Rate>,
     /// What the guest may receive (`ringway-rate-rx`).
@@ -151,10 +162,41 @@ pub struct FloodWish {
     pub mbit: Option<u32>,
 }
 
+/// Whether a vif is connected to its network, as by a cable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkState {
+    /// Frames pass.
+    Up,
+    /// No frame passes in either direction.
+    Down,
+}
+
+impl fmt::Display for LinkState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkState::Up => "up",
+            LinkState::Down => "down",
+        })
+    }
+}
+
+impl FromStr for LinkState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LinkState, String> {
+        match text {
+            "up" => Ok(LinkState::Up),
+            "down" => Ok(LinkState::Down),
+            _ => Err(format!("`{text}` is no state of a link: expected `up` or `down`")),
+        }
+    }
+}
+
 /// The value of a limit.
 #[derive(Debug, Clone, Copy)]
 enum Value {
     Rate(Rate),
+    Link(LinkState),
     Number(u32),
 }
 
@@ -164,9 +206,13 @@ impl Limit {
         LIMITS.iter().find(|limit| limit.name() == name)
     }
 
-    /// Its name on the command line and in a description: its key without our prefix.
+    /// Its name on the command line and in a description: its key without our prefix. Users set a
+    /// link, of which the carrier is the sign.
     pub fn name(&self) -> &'static str {
-        self.key.strip_prefix(OURS).unwrap_or(self.key)
+        match self.field {
+            Field::Link(_) => "link",
+            _ => self.key.strip_prefix(OURS).unwrap_or(self.key),
+        }
     }
 
     /// Whether a vif, the switch or the uplink may have it.
@@ -183,6 +229,9 @@ impl Limit {
         match self.field {
             Field::Rate(_) if text == "none" => Ok("0,0".to_owned()),
             Field::Rate(_) => Ok(Value::Rate(text.parse()?).in_key()),
+            Field::Link(_) => {
+                Ok(text.parse().map_or_else(|_| text.to_owned(), |link| Value::Link(link).in_key()))
+            }
             Field::Weight(_) | Field::PerSecond(_) => Ok(text.to_owned()),
         }
     }
@@ -190,6 +239,7 @@ impl Limit {
     fn read(&self, keys: &Keys, limits: &mut VifLimits) -> Result<(), BadKeys> {
         match self.field {
             Field::Rate(of) => *of(limits) = keys.rate_of(self.key)?,
+            Field::Link(of) => *of(limits) = keys.link(self.key)?,
             Field::Weight(of) => *of(limits) = keys.weight(self.key)?,
             Field::PerSecond(of) => *of(limits) = keys.number(self.key)?,
         }
@@ -199,6 +249,7 @@ impl Limit {
     fn value(&self, mut limits: VifLimits) -> Option<Value> {
         match self.field {
             Field::Rate(of) => of(&mut limits).map(Value::Rate),
+            Field::Link(of) => of(&mut limits).map(Value::Link),
             Field::Weight(of) => of(&mut limits).map(|weight| Value::Number(weight.into())),
             Field::PerSecond(of) => of(&mut limits).map(Value::Number),
         }
@@ -209,6 +260,7 @@ impl Value {
     fn in_key(self) -> String {
         match self {
             Value::Rate(rate) => format!("{},{}", rate.bytes, rate.interval_us),
+            Value::Link(link) => u8::from(link == LinkState::Up).to_string(),
             Value::Number(number) => number.to_string(),
         }
     }
@@ -218,6 +270,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Rate(rate) => rate.fmt(f),
+            Value::Link(link) => link.fmt(f),
             Value::Number(number) => number.fmt(f),
         }
     }
@@ -264,6 +317,16 @@ impl fmt::Display for VifLimits {
 }
 
 impl Keys {
+    fn link(&self, key: &str) -> Result<Option<LinkState>, BadKeys> {
+        //= netif.h:carrier
+        match self.text(key) {
+            None => Ok(None),
+            Some("1") => Ok(Some(LinkState::Up)),
+            Some("0") => Ok(Some(LinkState::Down)),
+            Some(text) => Err(self.unreadable(key, text, "1 (up) or 0 (down)")),
+        }
+    }
+
     fn weight(&self, key: &str) -> Result<Option<u16>, BadKeys> {
         let Some(weight) = self.number(key)? else { return Ok(None) };
         match u16::try_from(weight) {
@@ -285,7 +348,9 @@ mod tests {
     #[test]
     fn limits_that_a_toolstack_writes_are_read_by_the_backend() {
         let rate = Some(Rate { bytes: 6250, interval_us: 50_000 });
+        //= netif.h:carrier
         let all = VifLimits {
+            link: Some(LinkState::Down),
             rate,
             rate_rx: Some(Rate { bytes: 1, interval_us: 7 }),
             weight: Some(1000),
@@ -309,6 +374,7 @@ mod tests {
         for limit in LIMITS {
             let (written, value, shown) = match limit.field {
                 Field::Rate(_) => ("8Mb/s@1s", "1000000,1000000", "8Mb/s"),
+                Field::Link(_) => ("down", "0", "down"),
                 Field::Weight(_) | Field::PerSecond(_) => ("7", "7", "7"),
             };
             assert_eq!(limit.key_value(written).as_deref(), Ok(value));
@@ -334,6 +400,7 @@ mod tests {
     #[test]
     fn an_unreadable_limit_is_absent_and_does_not_hide_the_others() {
         let (limits, bad) = read(&[
+            ("carrier", "down"),
             ("rate", "fast"),
             ("ringway-rate-rx", "1000,50000"),
             ("ringway-weight", "0"),
@@ -346,8 +413,9 @@ mod tests {
         let flood = FloodWish { rate: None, mbit: Some(10) };
         assert_eq!(limits, VifLimits { rate_rx, flood, ..VifLimits::default() });
         let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
-        assert_eq!(bad.len(), 4, "{bad:?}");
-        assert!(bad[1].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
+        assert_eq!(bad.len(), 5, "{bad:?}");
+        assert!(bad[0].contains("/b/carrier is \"down\", expected 1 (up) or 0 (down)"), "{bad:?}");
+        assert!(bad[2].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
         assert_eq!(read(&[("ringway-weight", "1001")]).0.weight, None);
     }
 }

@@ -46,6 +46,7 @@ impl Outbox {
         };
         let memory = self.memory + sums.memory;
         !backlog.reaches(HIGH)
+            && !self.is_down
             && !self.is_stalled()
             && self.capture.is_none()
             && self.traits.takes.has(sums.ends)

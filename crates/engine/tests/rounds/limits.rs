@@ -22,6 +22,29 @@ fn frames_longer_than_the_mtu_are_dropped_and_counted() {
 }
 
 #[test]
+fn a_port_whose_link_is_down_gets_and_sends_nothing() {
+    let mut bench = Bench::new(MEMORY);
+    let (cut_off, other) = (bench.port(1, 1, ONE).remove(0), bench.port(2, 1, ONE).remove(0));
+    let is_down = |is_down| Limits { is_down, ..Limits::default() };
+    bench.limit(&cut_off, &is_down(true));
+    cut_off.far().script = [(2, 60), (255, 60)].into();
+    // By several ways into the queue: together, and one by one.
+    other.far().script = [(1, 60), (1, 60), (255, 60), (1, 60_000)].into();
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!((cut_off.far().received, other.far().received), (0, 0));
+    assert_eq!(cut_off.dropped(DropReason::LinkDown), 2 + 4);
+    assert_eq!(other.dropped(DropReason::LinkDown), 0);
+
+    bench.limit(&cut_off, &is_down(false));
+    cut_off.far().script = [(2, 60)].into();
+    other.far().script = [(1, 60)].into();
+    bench.ready(&cut_off);
+    bench.ready(&other);
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!((cut_off.far().received, other.far().received), (1, 1));
+}
+
+#[test]
 fn egress_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
     for (queues, len) in [(1, 1000), (4, 1000), (2, 60_000)] {
         let mut bench = Bench::new(MEMORY);

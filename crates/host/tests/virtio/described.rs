@@ -51,6 +51,7 @@ fn the_status_of_a_vif_shows_what_its_description_says() {
         multicast: limit(3),
         unknown: limit(4),
         mtu: Some(1400),
+        link: None,
     };
     let mut machine = machine();
     let described = VirtioWanted { mac: Some(mac(1)), limits, ..with("vm1", rules) };

@@ -272,7 +272,7 @@ impl Set {
 }
 
 /// A vif's limits, for people.
-fn limits(limits: &LimitsStatus) -> [(&'static str, String); 9] {
+fn limits(limits: &LimitsStatus) -> [(&'static str, String); 10] {
     let none = || "none".to_owned();
     let rate = |rate: Option<RateStatus>| {
         let rate = rate.map(|it| Rate { bytes: it.bytes, interval_us: it.interval_us });
@@ -288,6 +288,7 @@ fn limits(limits: &LimitsStatus) -> [(&'static str, String); 9] {
     };
     let number = |number: Option<String>| number.unwrap_or_else(none);
     [
+        ("link", if limits.link_down { "down" } else { "up" }.to_owned()),
         ("rate", rate(limits.rate)),
         ("rate-rx", rate(limits.rate_rx)),
         ("weight", limits.weight.to_string()),

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
-use ringway_e2e::host::{Host, SOON, describe, pair};
+use ringway_e2e::host::{Host, Running, SOON, describe, pair, send};
 use ringway_e2e::shared_turn;
+use rustix::process::Signal;
 
 use crate::hostile::Hostile;
 
@@ -96,6 +97,45 @@ fn the_command_line_sets_and_shows_each_limit() {
     assert!(!refused.status.success() && complaint.contains("from 1 to 1000"), "{complaint}");
     host.text(&["vif", "set", "vif1.0", "rate", "none"]);
     expect("no limit", &|vif| vif.limits.rate.is_none());
+}
+
+#[test]
+fn a_link_that_is_set_down_carries_nothing_also_after_a_kill() {
+    let Some(_turn) = shared_turn(&["ping", "xenstore-read"]) else { return };
+    let host = Host::start(&pair());
+    let show = |link: &str| {
+        let text = host.text(&["vif", "show", "vif1.0"]);
+        let line = format!("{:13} {link}", "link");
+        assert!(text.lines().any(|it| it == line), "{text}");
+    };
+    host.ping("a", "10.77.0.2");
+    show("up");
+    host.text(&["vif", "set", "vif1.0", "link", "down"]);
+    for killed in [false, true] {
+        if killed {
+            send(host.pid_of("backend"), Signal::KILL);
+            host.wait("the restart", SOON, |host| host.event("backend-restarted"));
+        }
+        let down = |host: &Host| host.vif("vif1.0").filter(|vif| vif.limits.link_down);
+        let before = host.wait("the link to be down", SOON, down);
+        // What b sends to a is dropped, and so is what a sends: whatever they try first.
+        let mut ping = host.in_guest("b", &["ping", "-c", "1", "-w", "30", "10.77.0.1"]);
+        let ping = Running::start(&mut ping);
+        host.wait("frames to be dropped", SOON, |host| {
+            let vif = host.vif("vif1.0")?;
+            (dropped(&vif, "link_down") > dropped(&before, "link_down")).then_some(())
+        });
+        let vif = host.vif("vif1.0").expect("it is listed");
+        assert_eq!(received(&vif), received(&before));
+        drop(ping);
+    }
+    show("down");
+    let refused = host.verb(&["vif", "set", "vif1.0", "link", "sideways"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(complaint.contains("link: expected 1 (up) or 0 (down)"), "{complaint}");
+    host.text(&["vif", "set", "vif1.0", "link", "up"]);
+    host.ping("a", "10.77.0.2");
+    show("up");
 }
 
 #[test]
