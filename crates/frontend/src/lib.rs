@@ -177,7 +177,7 @@ impl<H: Hypervisor> Frontend<H> {
         for nic in self.nics.values_mut() {
             nic.feed(Input::Stop, &mut self.parts)?;
         }
-        self.drop_finished();
+        self.drop_finished()?;
         // An event that arrived together with a reply does not make the descriptor readable.
         self.take_watches()?;
         let deadline = Instant::now() + nic::LEAVE_TIMEOUT;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ringway_control::{GuestVifStatus, HashStatus, QueueStatus};
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Hypervisor, QueueEvents};
-use ringway_net::Netlink;
+use ringway_net::{LinkSetting, Netlink};
 use ringway_netfront::{HashWish, Refusal, Slabs, VifQueue};
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, KEY_LEN_MAX, MAPPING_LEN_MAX};
 use ringway_switch::PortId;
@@ -44,6 +44,10 @@ struct NicLink<H: Hypervisor> {
     interface: Interface,
     /// The device, from the backend's first offer on.
     tap: Option<Tap>,
+    /// Whether the backend and the toolstack say that the link is up.
+    is_up: bool,
+    /// Whether the device has a carrier, and its MTU.
+    shown: (bool, u16),
     tap_port: PortId,
     vif_port: PortId,
     /// Queues that are granted but not attached to a worker.
@@ -85,6 +89,8 @@ impl<H: Hypervisor> Nic<H> {
             name,
             interface,
             tap: None,
+            is_up: true,
+            shown: (true, 0),
             tap_port,
             vif_port,
             idle: Vec::new(),
@@ -154,6 +160,20 @@ impl<H: Hypervisor> Nic<H> {
         let Parts { store, machinery } = parts;
         let mut process = NicProcess { link: &mut self.link, machinery };
         self.end.reconnect(store, &mut process, self.preferences).map(Ok)
+    }
+
+    /// Shows on the device what the backend and the toolstack say of the link now.
+    pub(crate) fn follow_link(&mut self, parts: &mut Parts<H>) -> Result<(), Lost> {
+        let Parts { store, machinery } = parts;
+        let backend = self.backend_keys(store)?;
+        let dir = self.link.vif.frontend_dir();
+        let own = unless_refused(device::read_keys(store, &dir, KeySet::FrontendDevice), None)?;
+        let is_unplugged = own.as_ref().is_some_and(Keys::is_unplugged);
+        self.link.is_up = backend.is_none_or(|keys| keys.has_carrier()) && !is_unplugged;
+        // A toolstack that writes no valid one changes nothing.
+        let mtu = own.and_then(|keys| keys.mtu().ok()).unwrap_or(self.link.shown.1);
+        self.link.show(mtu, &mut machinery.netlink);
+        Ok(())
     }
 
     /// What the backend offers now; `None` if there is no backend.
@@ -250,7 +270,25 @@ impl<H: Hypervisor> NicLink<H> {
         let mtu = keys.mtu()?;
         let tap = wired::make_device(netlink, &self.name, mac, mtu, &self.interface)?;
         self.tap = Some(tap);
+        self.shown = (true, mtu);
+        self.show(mtu, netlink);
         Ok(())
+    }
+
+    /// Gives the device the carrier that it should have, and this MTU. Reports nothing that a
+    /// backend could cause any number of times.
+    fn show(&mut self, mtu: u16, netlink: &mut Netlink) {
+        let Some(tap) = &self.tap else { return };
+        let wanted = (self.is_up, mtu);
+        if wanted == self.shown {
+            return;
+        }
+        let settings = [LinkSetting::Carrier(self.is_up), LinkSetting::Mtu(mtu.into())];
+        let set = netlink.set(tap.name(), &settings);
+        tracing::debug!(handle = self.vif.handle, is_up = self.is_up, mtu, ?set, "link");
+        if set.is_ok() {
+            self.shown = wanted;
+        }
     }
 
     fn has_port(&self, port: PortId) -> bool {

@@ -15,8 +15,9 @@ use crate::Frontend;
 use crate::nic::Nic;
 
 /// The token of the watch for added and removed vifs. Watches of backends have their vif's handle
-/// as token.
+/// as token, and those of their links the handle behind a prefix.
 const ROOT_TOKEN: &str = "vifs";
+const LINK_TOKEN: &str = "link-";
 
 /// A vif whose directory cannot be used.
 pub(crate) struct Refused {
@@ -50,7 +51,9 @@ impl<H: Hypervisor> Frontend<H> {
                     self.directory_changed(&event)?;
                 }
                 Watched::Node(event) => {
-                    if let Ok(handle) = event.token.parse() {
+                    if let Some(handle) = event.token.strip_prefix(LINK_TOKEN) {
+                        parse_handle(handle).map_or(Ok(()), |handle| self.link_changed(handle))?;
+                    } else if let Ok(handle) = event.token.parse() {
                         self.backend_changed(handle)?;
                     }
                 }
@@ -58,6 +61,7 @@ impl<H: Hypervisor> Frontend<H> {
                     self.scan()?;
                     for handle in self.nics.keys().copied().collect::<Vec<u32>>() {
                         self.backend_changed(handle)?;
+                        self.link_changed(handle)?;
                     }
                 }
             }
@@ -68,19 +72,26 @@ impl<H: Hypervisor> Frontend<H> {
     fn backend_changed(&mut self, handle: u32) -> Result<(), Lost> {
         let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
         nic.backend_changed(&mut self.parts)?;
-        self.drop_finished();
-        Ok(())
+        self.drop_finished()
+    }
+
+    /// The backend or the toolstack may have changed what the device of a vif shows.
+    fn link_changed(&mut self, handle: u32) -> Result<(), Lost> {
+        let nic = self.nics.get_mut(&handle);
+        nic.map_or(Ok(()), |nic| nic.follow_link(&mut self.parts))
     }
 
     /// Drops the vifs that this guest no longer serves.
-    pub(crate) fn drop_finished(&mut self) {
-        self.nics.retain(|handle, nic| {
-            let is_finished = nic.end.is_finished();
-            if is_finished {
-                tracing::debug!(handle, "vif removed");
-            }
-            !is_finished
-        });
+    pub(crate) fn drop_finished(&mut self) -> Result<(), Lost> {
+        let finished = self.nics.values().filter(|nic| nic.end.is_finished());
+        for vif in finished.map(|nic| nic.end.vif()).collect::<Vec<Vif>>() {
+            tracing::debug!(handle = vif.handle, "vif removed");
+            self.nics.remove(&vif.handle);
+            let unwatched =
+                self.parts.store.unwatch(&vif.backend_carrier(), &link_token(vif.handle));
+            unless_refused(unwatched, ())?;
+        }
+        Ok(())
     }
 
     /// Handles a change below the directory of all vifs, perhaps one of our own.
@@ -93,11 +104,14 @@ impl<H: Hypervisor> Frontend<H> {
         let Some(below) = below else { return self.scan() };
         let (handle, key) = below.split_once('/').unwrap_or((below, ""));
         let Some(handle) = parse_handle(handle) else { return Ok(()) };
-        // The toolstack never changes a known vif; it can only recreate it.
-        if matches!(key, "" | "state") || !self.nics.contains_key(&handle) {
-            self.inspect(handle)?;
+        match key {
+            "disconnect" | "mtu" if self.nics.contains_key(&handle) => self.link_changed(handle),
+            // The toolstack changes nothing else of a known vif; it can only recreate it.
+            key if matches!(key, "" | "state") || !self.nics.contains_key(&handle) => {
+                self.inspect(handle)
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn scan(&mut self) -> Result<(), Lost> {
@@ -124,7 +138,7 @@ impl<H: Hypervisor> Frontend<H> {
                 return Ok(());
             }
             nic.feed(Input::Gone, &mut self.parts)?;
-            self.drop_finished();
+            self.drop_finished()?;
         }
         match found {
             Ok(Some(vif)) => self.add(vif, keys.state()),
@@ -148,6 +162,9 @@ impl<H: Hypervisor> Frontend<H> {
         if let Err(refusal) = or_refusal(nic.end.watch(&mut self.parts.store))? {
             return self.refuse(handle, own, refusal.to_string());
         }
+        // Without it, the device shows what the link was at first.
+        let watched = self.parts.store.watch_node(&vif.backend_carrier(), &link_token(vif.handle));
+        unless_refused(watched, ())?;
         tracing::debug!(handle, backend = %vif.backend, "vif found");
         nic.start(own, &mut self.parts)?;
         self.nics.insert(handle, nic);
@@ -182,6 +199,10 @@ impl<H: Hypervisor> Frontend<H> {
         let port = (0..u16::MAX).step_by(2).find(is_free)?;
         Some([PortId(port), PortId(port + 1)])
     }
+}
+
+fn link_token(handle: u32) -> String {
+    format!("{LINK_TOKEN}{handle}")
 }
 
 /// Parses a handle in the toolstacks' spelling: another spelling would be another node.

@@ -74,6 +74,8 @@ pub enum LinkSetting<'a> {
     Down,
     /// Another name; the link must be down.
     Name(&'a str),
+    /// Whether its driver reports a connected cable; a TAP device lets others set it.
+    Carrier(bool),
     /// Largest payload of a frame in bytes, Ethernet header not included.
     Mtu(u32),
     /// Its Ethernet address.
@@ -176,6 +178,7 @@ impl Netlink {
                     continue;
                 }
                 LinkSetting::Name(name) => LinkAttribute::IfName(name.to_owned()),
+                LinkSetting::Carrier(is_on) => LinkAttribute::Carrier(is_on.into()),
                 LinkSetting::Mtu(mtu) => LinkAttribute::Mtu(mtu),
                 LinkSetting::Address(address) => LinkAttribute::Address(address.to_vec()),
                 LinkSetting::Master(bridge) => LinkAttribute::Controller(self.link(bridge)?.index),

@@ -27,6 +27,8 @@ pub(crate) const SCRIPT: &str = "script";
 pub(crate) const VIFNAME: &str = "vifname";
 /// Whether the link is up: in the backend's directory, where both ends read it.
 pub(crate) const CARRIER: &str = "carrier";
+/// Whether the toolstack has unplugged the vif; in the frontend's directory.
+pub(crate) const DISCONNECT: &str = "disconnect";
 pub(crate) const RATE: &str = "rate";
 pub(crate) const IP: &str = "ip";
 pub(crate) const LOCKING_MODE: &str = "locking-mode";

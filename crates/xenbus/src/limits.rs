@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::keys::{BadKeys, CARRIER, KeyChange, Keys, MTU, RATE};
+use crate::keys::{BadKeys, CARRIER, DISCONNECT, KeyChange, Keys, MTU, RATE};
 use crate::rate::{NotARate, Rate};
 
 /// The heaviest weight.
@@ -317,6 +317,18 @@ impl fmt::Display for VifLimits {
 }
 
 impl Keys {
+    /// Whether a backend, in whose directory these are, says that the link is up.
+    pub fn has_carrier(&self) -> bool {
+        //= netif.h:carrier
+        self.text(CARRIER) != Some("0")
+    }
+
+    /// Whether a toolstack such as XenServer's, which has written these into a frontend's
+    /// directory, has unplugged the vif.
+    pub fn is_unplugged(&self) -> bool {
+        self.text(DISCONNECT) == Some("1")
+    }
+
     fn link(&self, key: &str) -> Result<Option<LinkState>, BadKeys> {
         //= netif.h:carrier
         match self.text(key) {

@@ -8,7 +8,7 @@ use alloc::{format, vec};
 use ringway_wire::DomId;
 
 use crate::keys::{
-    ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, ERROR, FRONTEND,
+    ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, CARRIER, ERROR, FRONTEND,
     FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER, IS_PRIVATE,
     IS_ROUTER, KeyChange, Keys, LINK_LOCAL_TO, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MIRROR, MTU,
     MULTICAST_ROUTER, ONLINE, RATE, RULES, SHARED_MACS, STATE, TENANT, TRUNK, TYPE, VLAN,
@@ -58,6 +58,11 @@ impl Vif {
     /// The node to watch for the backend's state.
     pub fn backend_state(self) -> String {
         Vif::state_in(&self.backend_dir())
+    }
+
+    /// The node to watch for the backend's link.
+    pub fn backend_carrier(self) -> String {
+        format!("{}/{CARRIER}", self.backend_dir())
     }
 
     /// The node to watch for the frontend's state.

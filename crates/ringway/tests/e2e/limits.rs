@@ -139,6 +139,34 @@ fn a_link_that_is_set_down_carries_nothing_also_after_a_kill() {
 }
 
 #[test]
+fn a_guests_device_shows_its_link_and_mtu_as_they_are_set() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    let mut store = host.store();
+    let expect = |what: &str, value: &str| {
+        let path = format!("/sys/class/net/eth0/{what}");
+        host.wait(&format!("{what} {value}"), SOON, |host| {
+            (host.guest_text("a", &["cat", &path]).trim() == value).then_some(())
+        });
+    };
+    expect("carrier", "1");
+    for (link, carrier) in [("down", "0"), ("up", "1")] {
+        host.text(&["vif", "set", "vif1.0", "link", link]);
+        expect("carrier", carrier);
+    }
+    for (key, value, what, shown) in [
+        // As XenServer unplugs a vif.
+        ("disconnect", "1", "carrier", "0"),
+        ("disconnect", "0", "carrier", "1"),
+        ("mtu", "1400", "mtu", "1400"),
+    ] {
+        store.write(&format!("/local/domain/1/device/vif/0/{key}"), value).expect("written");
+        expect(what, shown);
+    }
+    host.ping("a", "10.77.0.2");
+}
+
+#[test]
 fn frames_that_are_longer_than_the_vifs_mtu_are_dropped_and_counted() {
     let Some(_turn) = shared_turn(&["xenstore-read", "ping"]) else { return };
     let host = Host::start(&pair());
