@@ -4,6 +4,7 @@
 //! Callgrind counts only what happens below one function. The result is the difference of two runs,
 //! one twice as long as the other, which excludes the first turns, because these allocate buffers.
 
+mod long;
 mod ring;
 mod rounds;
 mod switch;
@@ -59,9 +60,8 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
         report.skip("icount", "ringway", "apt-get install valgrind");
         return;
     }
-    for counted in
-        ring::cases().chain(virtio::cases()).chain(switch::cases()).chain(rounds::cases())
-    {
+    let of_backends = ring::cases().chain(long::cases()).chain(virtio::cases());
+    for counted in of_backends.chain(switch::cases()).chain(rounds::cases()) {
         let (name, unit) = (counted.name.clone(), counted.unit.name());
         let case = Case::new("icount", name, unit, Better::Less);
         if options.wants(&case.name) {
@@ -93,10 +93,11 @@ fn count(counted: &Counted, turns: usize) -> Result<f64> {
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     match words {
         ["ring", words @ ..] => ring::run(words),
+        ["long", words @ ..] => long::run(words),
         ["virtio", words @ ..] => virtio::run(words),
         ["switch", words @ ..] => switch::run(words),
         ["classify", words @ ..] => switch::run_classify(words),
         ["rounds", words @ ..] => rounds::run(words),
-        _ => bail!("usage: {COUNTED_VERB} 0 ring|virtio|switch|classify|rounds WORD..."),
+        _ => bail!("usage: {COUNTED_VERB} 0 ring|long|virtio|switch|classify|rounds WORD..."),
     }
 }

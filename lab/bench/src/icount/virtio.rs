@@ -12,10 +12,12 @@ use ringway_virtback::{PairControl, PairParts, QueuePair, QueueParts};
 use ringway_virtfront::{FrontMemory, MemoryShape};
 use ringway_virtio::{Format, QueueOptions};
 use ringway_wire::virtio::{
-    Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF,
+    Features, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1, VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_MRG_RXBUF,
     VIRTIO_RING_F_EVENT_IDX,
 };
 
+use super::long::{self, BATCHES, LONG, LONG_FRAMES, LONG_LEN};
 use super::ring::{backend_turn_egress, backend_turn_ingress};
 use super::{Counted, FRAMES, Unit};
 
@@ -47,7 +49,16 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
             turns: FRAMES,
         })
     });
-    of_one.chain(of_many)
+    let of_long = ["ingress", "egress"].into_iter().flat_map(|direction| {
+        BATCHES.map(|batch| Counted {
+            name: format!("virtio split {direction}, {LONG}, batch {batch}"),
+            function: "*backend_turn*",
+            words: words("split", direction, LONG_LEN, batch, 1),
+            unit: Unit::Frame,
+            turns: LONG_FRAMES,
+        })
+    });
+    of_one.chain(of_many).chain(of_long)
 }
 
 /// Numbers of queues of a device; queues are served in turn.
@@ -67,6 +78,10 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         (len.parse()?, batch.parse()?, frames.parse()?);
     let queues: usize = queues.parse()?;
     let mut bits = vec![VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_RING_F_EVENT_IDX];
+    if len == LONG_LEN {
+        let tso = [VIRTIO_NET_F_CSUM, VIRTIO_NET_F_HOST_TSO4];
+        bits.extend(tso.into_iter().chain([VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4]));
+    }
     if layout == "packed" {
         bits.push(VIRTIO_F_RING_PACKED);
     }
@@ -77,9 +92,11 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
     for turn in 0..frames {
         let (front, back) = &mut pairs[turn % queues];
         while waiting.len() < batch {
-            let mut frame = pool.take(len).context("the budget is large enough")?;
-            frame.bytes_mut().fill(1);
-            waiting.push_back(frame);
+            waiting.push_back(if len == LONG_LEN {
+                long::frame(&mut pool)?
+            } else {
+                frame(&mut pool, len)?
+            });
         }
         if direction == "ingress" {
             front.egress(&mut waiting, &mut pool)?;
@@ -96,6 +113,13 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         }
     }
     bail!("only {done} of {frames} frames arrived")
+}
+
+/// A frame of this length.
+fn frame(pool: &mut FramePool, len: usize) -> Result<Frame> {
+    let mut frame = pool.take(len).context("the budget is large enough")?;
+    frame.bytes_mut().fill(1);
+    Ok(frame)
 }
 
 /// What the engine does at the end of its round if the ends of frames are on loan.

@@ -247,9 +247,11 @@ pub(crate) fn bare_queues(
     Ok((queues, keys))
 }
 
-type NetfrontQueue = ringway_netfront::VifQueue<ringway_emu::EmuGrants, EmuEvent>;
+/// A queue of our own frontend.
+pub(crate) type NetfrontQueue = ringway_netfront::VifQueue<ringway_emu::EmuGrants, EmuEvent>;
 
-fn netfront_queues(
+/// The queues of such a guest, and the data for the backend.
+pub(crate) fn netfront_queues(
     hypervisor: &EmuHypervisor,
     count: usize,
 ) -> Result<(Vec<NetfrontQueue>, Vec<QueueKeys>)> {
