@@ -31,6 +31,7 @@ mod memory;
 mod peers;
 mod protocol;
 mod socket;
+mod span;
 mod table;
 
 pub use broker::{Broker, BrokerHandle};

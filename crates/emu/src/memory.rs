@@ -10,7 +10,7 @@ use ringway_sys::SharedPages;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
 use crate::peers::{Peer, Peers};
-use crate::table::Use;
+use crate::span::Span;
 
 /// One worker's handle. A copy between domains takes no lock, makes no system call and allocates
 /// nothing, except the first one for a peer after that peer, or any other, was last unmapped.
@@ -20,15 +20,6 @@ pub struct EmuMemory {
     /// A copy of the peers in `shared` as of `epoch`.
     peers: BTreeMap<DomId, Arc<Peer>>,
     epoch: u64,
-}
-
-/// A grant in use for copying.
-struct GrantUse<'peer> {
-    peer: &'peer Peer,
-    gref: GrantRef,
-    /// Where the frame starts in the peer's memory, in bytes.
-    start: usize,
-    begun: Use,
 }
 
 impl EmuMemory {
@@ -54,40 +45,86 @@ impl EmuMemory {
         }
     }
 
-    /// `copy_one` gets the peer's memory and the position in it, and does the rest of the
-    /// operation; it fails with `BadCopyArg` if that names no local bytes.
+    /// Carries out operations, and those as one that continue one another in the peer's memory and
+    /// in a local buffer: the pages of a long frame have consecutive grants.
+    ///
+    /// `copy` gets the first of them, the number of bytes of all of them, the peer's memory and the
+    /// position in it, and does the rest; it fails with `BadCopyArg` if that names no local bytes.
     #[inline]
     fn copy_each(
         &mut self,
         domid: DomId,
         access: Access,
         ops: &mut [GrantCopy],
-        mut copy_one: impl FnMut(&GrantCopy, &SharedPages, usize) -> Option<()>,
+        mut copy: impl FnMut(&GrantCopy, usize, &SharedPages, usize) -> Option<()>,
     ) -> io::Result<()> {
         let ours = self.shared.ours;
         let Some(peer) = self.find(domid)? else {
             ops.iter_mut().for_each(|op| op.status = GrantStatus::BadDomain);
             return Ok(());
         };
-        let mut copy = |op: &GrantCopy| {
-            if usize::from(op.offset) + usize::from(op.len) > PAGE_SIZE {
-                return Err(GrantStatus::BadCopyArg);
+        let peer = &**peer;
+        let mut ops = ops;
+        while let [first, others @ ..] = ops {
+            if usize::from(first.offset) + usize::from(first.len) > PAGE_SIZE {
+                first.status = GrantStatus::BadCopyArg;
+                ops = others;
+                continue;
             }
             // Not moved, as by `?`: see "Structs that stall" in HACKING.md.
-            let held = GrantUse::begin(peer, op.gref, ours, access);
-            let start = match &held {
-                Ok(held) => held.start + usize::from(op.offset),
-                Err(status) => return Err(*status),
+            let span = match Span::begin(peer, first.gref, ours, access) {
+                Ok(span) => span,
+                Err(status) => {
+                    first.status = status;
+                    ops = others;
+                    continue;
+                }
             };
-            copy_one(op, &peer.memory, start).ok_or(GrantStatus::BadCopyArg)
-        };
-        for op in ops {
-            op.status = match copy(op) {
-                Ok(()) => GrantStatus::Okay,
-                Err(status) => status,
+            let alone = Run { span, len: first.len.into(), count: 0 };
+            let run = match others {
+                [next, ..] if next.local == first.local => alone.with(first, others),
+                _ => alone,
             };
+            let copied = copy(first, run.len, &peer.memory, run.span.at(first.offset));
+            run.span.end();
+            first.status =
+                if copied.is_some() { GrantStatus::Okay } else { GrantStatus::BadCopyArg };
+            let (continuing, rest) = others.split_at_mut(run.count);
+            continuing.iter_mut().for_each(|op| op.status = first.status);
+            ops = rest;
         }
         Ok(())
+    }
+}
+
+/// An operation with those that continue it.
+struct Run<'peer> {
+    span: Span<'peer>,
+    /// The bytes of all of them.
+    len: usize,
+    /// The number of those that continue it.
+    count: usize,
+}
+
+impl Run<'_> {
+    /// Adds as many of the next operations as continue the first. Not inlined, so that the path of
+    /// short frames stays short.
+    #[inline(never)]
+    fn with(mut self, first: &GrantCopy, others: &[GrantCopy]) -> Self {
+        for next in others {
+            let end = usize::from(first.offset) + self.len;
+            let local_end = usize::try_from(first.local_offset).map(|at| at + self.len);
+            let continues = next.local == first.local
+                && usize::try_from(next.local_offset) == local_end
+                && usize::from(next.offset) + usize::from(next.len) <= PAGE_SIZE
+                && self.span.reaches(end, next.gref, next.offset);
+            if !continues {
+                break;
+            }
+            self.len += usize::from(next.len);
+            self.count += 1;
+        }
+        self
     }
 }
 
@@ -106,9 +143,9 @@ impl ForeignMemory for EmuMemory {
         ops: &mut [GrantCopy],
         locals: &mut [L],
     ) -> io::Result<()> {
-        self.copy_each(peer, Access::ReadOnly, ops, |op, memory, start| {
+        self.copy_each(peer, Access::ReadOnly, ops, |op, len, memory, start| {
             let local = locals.get_mut(usize::from(op.local))?;
-            memory.copy_to(start, local.as_mut().get_mut(local_range(op)?)?);
+            memory.copy_to(start, local.as_mut().get_mut(local_range(op, len)?)?);
             Some(())
         })
     }
@@ -120,9 +157,9 @@ impl ForeignMemory for EmuMemory {
         ops: &mut [GrantCopy],
         locals: &[L],
     ) -> io::Result<()> {
-        self.copy_each(peer, Access::ReadWrite, ops, |op, memory, start| {
+        self.copy_each(peer, Access::ReadWrite, ops, |op, len, memory, start| {
             let local = locals.get(usize::from(op.local))?;
-            memory.copy_from(start, local.as_ref().get(local_range(op)?)?);
+            memory.copy_from(start, local.as_ref().get(local_range(op, len)?)?);
             Some(())
         })
     }
@@ -135,66 +172,67 @@ impl ForeignMemory for EmuMemory {
             ops.iter_mut().for_each(|op| op.status = GrantStatus::BadDomain);
             return Ok(());
         };
-        for op in ops {
-            op.status = match self.find(op.from) {
-                Err(_) | Ok(None) => GrantStatus::BadDomain,
-                Ok(Some(source)) => match copy_across(source, &target, op, ours) {
-                    Ok(()) => GrantStatus::Okay,
-                    Err(status) => status,
-                },
+        let mut ops = ops;
+        while let [first, ..] = ops {
+            let (status, count) = match self.find(first.from) {
+                Err(_) | Ok(None) => (GrantStatus::BadDomain, 1),
+                Ok(Some(source)) => copy_across(source, &target, ops, ours),
             };
+            let (done, rest) = ops.split_at_mut(count);
+            done.iter_mut().for_each(|op| op.status = status);
+            ops = rest;
         }
         Ok(())
     }
 }
 
-impl GrantUse<'_> {
-    #[inline]
-    fn begin(
-        peer: &Peer,
-        gref: GrantRef,
-        user: DomId,
-        access: Access,
-    ) -> Result<GrantUse<'_>, GrantStatus> {
-        let begun = peer.table.begin_use(gref, user, access)?;
-        match peer.frame_start(begun.frame) {
-            Some(start) => Ok(GrantUse { peer, gref, start, begun }),
-            None => {
-                peer.table.end_use(gref, begun);
-                Err(GrantStatus::BadPage)
-            }
-        }
-    }
-}
-
-impl Drop for GrantUse<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.peer.table.end_use(self.gref, self.begun);
-    }
-}
-
-/// Carries out one copy between two peers for the domain `user`.
-#[inline]
+/// Carries out the first of these copies between two peers for the domain `user`, with those that
+/// continue it in the memory of both; returns their outcome and number.
 fn copy_across(
     source: &Peer,
     target: &Peer,
-    op: &PageCopy,
+    ops: &[PageCopy],
     user: DomId,
-) -> Result<(), GrantStatus> {
-    if !op.is_in_pages() {
-        return Err(GrantStatus::BadCopyArg);
+) -> (GrantStatus, usize) {
+    let [first, others @ ..] = ops else { return (GrantStatus::Okay, 0) };
+    if !first.is_in_pages() {
+        return (GrantStatus::BadCopyArg, 1);
     }
-    let from = GrantUse::begin(source, op.from_gref, user, Access::ReadOnly)?;
-    let to = GrantUse::begin(target, op.to_gref, user, Access::ReadWrite)?;
-    let from_start = from.start + usize::from(op.from_offset);
-    let to_start = to.start + usize::from(op.to_offset);
-    source.memory.copy_across(from_start, &target.memory, to_start, op.len.into());
-    Ok(())
+    let mut from = match Span::begin(source, first.from_gref, user, Access::ReadOnly) {
+        Ok(from) => from,
+        Err(status) => return (status, 1),
+    };
+    let mut to = match Span::begin(target, first.to_gref, user, Access::ReadWrite) {
+        Ok(to) => to,
+        Err(status) => {
+            from.end();
+            return (status, 1);
+        }
+    };
+    let (mut len, mut count) = (usize::from(first.len), 1);
+    for next in others {
+        let [from_end, to_end] =
+            [first.from_offset, first.to_offset].map(|offset| usize::from(offset) + len);
+        let continues = next.from == first.from
+            && next.is_in_pages()
+            && from.reaches(from_end, next.from_gref, next.from_offset)
+            && to.reaches(to_end, next.to_gref, next.to_offset);
+        if !continues {
+            break;
+        }
+        len += usize::from(next.len);
+        count += 1;
+    }
+    let (at, to_at) = (from.at(first.from_offset), to.at(first.to_offset));
+    source.memory.copy_across(at, &target.memory, to_at, len);
+    to.end();
+    from.end();
+    (GrantStatus::Okay, count)
 }
 
+/// The bytes of a local buffer for `len` bytes from this operation on.
 #[inline]
-fn local_range(op: &GrantCopy) -> Option<Range<usize>> {
+fn local_range(op: &GrantCopy, len: usize) -> Option<Range<usize>> {
     let start = usize::try_from(op.local_offset).ok()?;
-    Some(start..start.checked_add(usize::from(op.len))?)
+    Some(start..start.checked_add(len)?)
 }

@@ -12,7 +12,7 @@ use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
 use crate::connection::Connection;
 use crate::protocol::{Call, Reply};
-use crate::table::Table;
+use crate::table::{Table, Use};
 
 /// All of them.
 #[derive(Debug)]
@@ -140,9 +140,28 @@ impl Peer {
 
     /// Byte offset of a frame in the peer's memory; `None` for a frame that it does not have.
     #[inline]
-    pub(crate) fn frame_start(&self, frame: u32) -> Option<usize> {
+    fn frame_start(&self, frame: u32) -> Option<usize> {
         let start = usize::try_from(frame).ok()?.checked_mul(PAGE_SIZE)?;
         Some(start).filter(|start| *start < self.memory.len())
+    }
+
+    /// Marks a use of a granted frame, and returns where the frame starts in the peer's memory, in
+    /// bytes.
+    #[inline(always)]
+    pub(crate) fn begin_use(
+        &self,
+        gref: GrantRef,
+        user: DomId,
+        access: Access,
+    ) -> Result<(Use, usize), GrantStatus> {
+        let begun = self.table.begin_use(gref, user, access)?;
+        match self.frame_start(begun.frame) {
+            Some(start) => Ok((begun, start)),
+            None => {
+                self.table.end_use(gref, begun);
+                Err(GrantStatus::BadPage)
+            }
+        }
     }
 
     fn begin_mapping(
@@ -152,11 +171,7 @@ impl Peer {
         access: Access,
     ) -> Result<SharedPages, GrantStatus> {
         let mut mappings = self.mappings();
-        let begun = self.table.begin_use(gref, user, access)?;
-        let Some(start) = self.frame_start(begun.frame) else {
-            self.table.end_use(gref, begun);
-            return Err(GrantStatus::BadPage);
-        };
+        let (_, start) = self.begin_use(gref, user, access)?;
         let counts = mappings.entry(gref).or_default();
         match access {
             Access::ReadOnly => counts.readers += 1,

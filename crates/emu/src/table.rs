@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use ringway_hypervisor::{Access, StillInUse};
-use ringway_sys::SharedPages;
+use ringway_sys::{SharedPages, SharedWords};
 use ringway_wire::grant::{
     ENTRIES_PER_PAGE, GTF_PERMIT_ACCESS, GTF_READING, GTF_READONLY, GTF_TYPE_MASK, GTF_WRITING,
     GrantEntryV1, GrantStatus,
@@ -29,15 +29,18 @@ pub(crate) const ENTRIES: u32 = 32_768;
 /// Attempts to mark an entry that keeps changing. Xen gives up after as many.
 const TRIES_MAX: usize = 5;
 
-const FRAME_OFFSET: usize = 4;
+/// Words of an entry: flags and domid, then the frame.
+const ENTRY_WORDS: usize = 2;
+const WORDS: usize = ENTRY_WORDS * FRAMES * ENTRIES_PER_PAGE;
 
 const _: () = assert!(FRAMES * ENTRIES_PER_PAGE == 32_768);
+const _: () = assert!(size_of::<GrantEntryV1>() == ENTRY_WORDS * size_of::<u32>());
 const _: () = assert!(cfg!(target_endian = "little"), "flags are the low half of the first word");
 
 /// A mapped table.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
-    entries: SharedPages,
+    words: SharedWords<WORDS>,
 }
 
 /// The mark on a frame in use, to be returned to [`Table::end_use`].
@@ -46,7 +49,7 @@ pub(crate) struct Use {
     /// The granted frame. The owner chose it freely, so it must be checked.
     pub(crate) frame: u32,
     /// The bits that this use has set.
-    marked: u16,
+    pub(crate) marked: u16,
 }
 
 impl Table {
@@ -55,26 +58,26 @@ impl Table {
     /// # Errors
     /// What mmap(2) reports.
     pub(crate) fn map(fd: impl AsFd) -> io::Result<Table> {
-        Ok(Table { entries: SharedPages::map(fd, 0, TABLE_BYTES)? })
+        Ok(Table { words: SharedWords::new(SharedPages::map(fd, 0, TABLE_BYTES)?) })
     }
 
     /// Owner: lets `peer` use `frame`. The entry must be free.
     pub(crate) fn permit(&self, gref: GrantRef, peer: DomId, frame: u32, access: Access) {
-        let Some(at) = offset(gref) else { return };
+        let Some(at) = first_word(gref) else { return };
         let readonly = if access == Access::ReadOnly { GTF_READONLY } else { 0 };
         // Release orders the frame before the permission, for a peer that acquires the latter.
-        self.entries.store(at + FRAME_OFFSET, frame, Ordering::Relaxed);
-        self.entries.store(at, word(GTF_PERMIT_ACCESS | readonly, peer), Ordering::Release);
+        self.words.store(at + 1, frame, Ordering::Relaxed);
+        self.words.store(at, word(GTF_PERMIT_ACCESS | readonly, peer), Ordering::Release);
     }
 
     /// Owner: ends the permission, unless a peer uses the frame.
     ///
     /// One attempt is enough: only a peer that begins or ends a use changes the word meanwhile.
     pub(crate) fn revoke(&self, gref: GrantRef) -> Result<(), StillInUse> {
-        let Some(at) = offset(gref) else { return Ok(()) };
-        let found = self.entries.load(at, Ordering::Acquire);
+        let Some(at) = first_word(gref) else { return Ok(()) };
+        let found = self.words.load(at, Ordering::Acquire);
         let is_used = flags(found) & (GTF_READING | GTF_WRITING) != 0;
-        if is_used || self.entries.compare_exchange(at, found, 0).is_err() {
+        if is_used || self.words.compare_exchange(at, found, 0).is_err() {
             return Err(StillInUse { gref });
         }
         Ok(())
@@ -85,26 +88,28 @@ impl Table {
     /// # Errors
     /// `BadGrantRef` for a missing or unused entry, `PermissionDenied` for one of another domain or
     /// a read-only one, `GeneralError` for one that its owner keeps changing.
-    #[inline]
+    // Always inlined, with its callers: a call returns its result in memory, which is half of what
+    // a mark costs.
+    #[inline(always)]
     pub(crate) fn begin_use(
         &self,
         gref: GrantRef,
         user: DomId,
         access: Access,
     ) -> Result<Use, GrantStatus> {
-        let at = offset(gref).ok_or(GrantStatus::BadGrantRef)?;
+        let at = first_word(gref).ok_or(GrantStatus::BadGrantRef)?;
         let wanted = match access {
             Access::ReadOnly => GTF_READING,
             Access::ReadWrite => GTF_READING | GTF_WRITING,
         };
-        let found = self.entries.load(at, Ordering::Acquire);
+        let found = self.words.load(at, Ordering::Acquire);
         // The fast path: most entries are as they were granted, and have no other use.
         if found & !u32::from(GTF_READONLY) == word(GTF_PERMIT_ACCESS, user)
             && (found & u32::from(GTF_READONLY) == 0 || access == Access::ReadOnly)
-            && self.entries.compare_exchange(at, found, found | u32::from(wanted)).is_ok()
+            && self.words.compare_exchange(at, found, found | u32::from(wanted)).is_ok()
         {
             // The exchange acquired what `permit` released, so this is its frame.
-            let frame = self.entries.load(at + FRAME_OFFSET, Ordering::Relaxed);
+            let frame = self.words.load(at + 1, Ordering::Relaxed);
             return Ok(Use { frame, marked: wanted });
         }
         self.begin_use_slowly(at, user, access, wanted)
@@ -119,7 +124,7 @@ impl Table {
         access: Access,
         wanted: u16,
     ) -> Result<Use, GrantStatus> {
-        let mut found = self.entries.load(at, Ordering::Acquire);
+        let mut found = self.words.load(at, Ordering::Acquire);
         for _ in 0..TRIES_MAX {
             let (flags, domid) = (flags(found), domid(found));
             if flags & GTF_TYPE_MASK != GTF_PERMIT_ACCESS {
@@ -128,10 +133,10 @@ impl Table {
             if domid != user || (flags & GTF_READONLY != 0 && access == Access::ReadWrite) {
                 return Err(GrantStatus::PermissionDenied);
             }
-            match self.entries.compare_exchange(at, found, found | u32::from(wanted)) {
+            match self.words.compare_exchange(at, found, found | u32::from(wanted)) {
                 Ok(_) => {
                     // The exchange acquired what `permit` released, so this is its frame.
-                    let frame = self.entries.load(at + FRAME_OFFSET, Ordering::Relaxed);
+                    let frame = self.words.load(at + 1, Ordering::Relaxed);
                     return Ok(Use { frame, marked: wanted & !flags });
                 }
                 Err(now) => found = now,
@@ -163,8 +168,8 @@ impl Table {
     /// Broker: clears all marks on entries for `user`, which no longer uses any.
     pub(crate) fn clear_all_marks_of(&self, user: DomId) {
         for gref in (0..ENTRIES).map(GrantRef) {
-            let Some(at) = offset(gref) else { return };
-            let found = self.entries.load(at, Ordering::Relaxed);
+            let Some(at) = first_word(gref) else { return };
+            let found = self.words.load(at, Ordering::Relaxed);
             if domid(found) == user && flags(found) & (GTF_READING | GTF_WRITING) != 0 {
                 self.clear(gref, GTF_READING | GTF_WRITING);
             }
@@ -173,18 +178,18 @@ impl Table {
 
     #[inline]
     fn clear(&self, gref: GrantRef, bits: u16) {
-        if let Some(at) = offset(gref) {
+        if let Some(at) = first_word(gref) {
             // Release orders our accesses to the frame before the owner can see it unused.
-            self.entries.fetch_and(at, !u32::from(bits));
+            self.words.fetch_and(at, !u32::from(bits));
         }
     }
 }
 
-/// Byte offset of the entry; `None` beyond the end of the table.
+/// The number of the entry's first word; `None` beyond the end of the table.
 #[inline]
-fn offset(gref: GrantRef) -> Option<usize> {
+fn first_word(gref: GrantRef) -> Option<usize> {
     let index = usize::try_from(gref.0).ok().filter(|_| gref.0 < ENTRIES)?;
-    Some(index * size_of::<GrantEntryV1>())
+    Some(index * ENTRY_WORDS)
 }
 
 fn word(flags: u16, domid: DomId) -> u32 {
@@ -223,7 +228,10 @@ mod tests {
     }
 
     fn entry(table: &Table) -> GrantEntryV1 {
-        table.entries.read(8 * size_of::<GrantEntryV1>())
+        let at = first_word(GREF).expect("a table has more entries");
+        let word = table.words.load(at, Ordering::Relaxed);
+        let frame = table.words.load(at + 1, Ordering::Relaxed);
+        GrantEntryV1 { flags: flags(word), domid: domid(word).0, frame }
     }
 
     #[test]

@@ -19,4 +19,4 @@ mod string_copy;
 #[cfg(feature = "std")]
 pub use linux::{descriptor, eventfd, guest_memory, namespace, poll, process, tun, wake, xen};
 pub use prefetch::Intent;
-pub use shared::{OutOfMemory, SharedPages};
+pub use shared::{OutOfMemory, SharedPages, SharedWords};

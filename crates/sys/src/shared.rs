@@ -2,6 +2,7 @@
 
 #[cfg(feature = "std")]
 mod mapping;
+mod words;
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -10,6 +11,8 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+pub use words::SharedWords;
 
 use crate::prefetch::{CACHE_LINE, Intent, prefetch};
 use crate::string_copy::copy_to_peer;
@@ -165,21 +168,6 @@ impl SharedPages {
         // access to such bytes, ours and the peer's, is atomic or volatile.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
         byte.fetch_or(bits, Ordering::Release)
-    }
-
-    /// Compares and exchanges a 32-bit word; for grant entries, never for ring indices.
-    ///
-    /// # Errors
-    /// The word found, if it was not `current`.
-    #[inline]
-    pub fn compare_exchange(&self, offset: usize, current: u32, new: u32) -> Result<u32, u32> {
-        self.atomic(offset).compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed)
-    }
-
-    /// Clears the bits not in `mask` of a 32-bit word and returns its previous value.
-    #[inline]
-    pub fn fetch_and(&self, offset: usize, mask: u32) -> u32 {
-        self.atomic(offset).fetch_and(mask, Ordering::AcqRel)
     }
 
     /// Copies bytes out.

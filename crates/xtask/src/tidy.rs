@@ -5,7 +5,7 @@ use crate::tree::{Line, SourceFile, Tree};
 /// The only folder where `unsafe` may be used.
 const UNSAFE_FOLDER: &str = "crates/sys/";
 /// The most lines with `unsafe` there. Raising it requires a decision record in `docs/adr`.
-const UNSAFE_LINES_MAX: usize = 69;
+const UNSAFE_LINES_MAX: usize = 70;
 /// Lines of a file, which should be readable in one sitting.
 const FILE_LINES_MAX: usize = 600;
 /// Columns of a line of Rust: rustfmt's limit for code.

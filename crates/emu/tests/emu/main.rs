@@ -6,4 +6,5 @@ mod domains;
 mod host;
 mod hostile;
 mod killed;
+mod runs;
 mod vif;
