@@ -130,6 +130,8 @@ marks! {
     Reconnected => "guest reconnects",
     /// The toolstack removed a vif.
     Removed => "vif removed",
+    /// The toolstack asked a backend to close a vif that stays.
+    AskedToClose => "vif asked to close",
     /// An event was lost.
     EventLost => "event lost",
     /// An event arrived twice.

@@ -91,6 +91,11 @@ impl Toolstack {
         device::change(&mut self.0, &vif.backend_dir(), &Device::removal_changes())
     }
 
+    /// Asks the backend to close a vif, which stays.
+    pub(crate) fn ask_to_close(&mut self, vif: Vif) -> Result<(), XsError> {
+        device::write(&mut self.0, &vif.backend_dir(), &[], Some(XenbusState::Closing))
+    }
+
     /// Whether the backend has released a vif.
     pub(crate) fn is_let_go(&mut self, vif: Vif) -> Result<bool, XsError> {
         Ok(device::state(&mut self.0, &vif.backend_state())?.is_gone())

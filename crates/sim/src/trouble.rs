@@ -5,7 +5,7 @@ use ringway_loopback::{Fault, FaultPoint};
 use ringway_switch::PortId;
 
 use crate::device::{Device, Kind};
-use crate::flaw::{Checked, Flaw, Rule};
+use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::guest::Pace;
 use crate::ledger::Owner;
 use crate::marks::Mark;
@@ -59,6 +59,9 @@ impl World {
             }
             13 if disturbances.have_deaths() => self.kill_guest(guest),
             14 | 23 if disturbances.have_deaths() => self.reconnect(guest),
+            15 if disturbances.have_deaths() && self.plane.choices.is_one_in(4) => {
+                self.ask_to_close(guest)
+            }
             15 if disturbances.have_deaths() => self.remove(guest),
             15 => {
                 self.pause_engine();
@@ -166,6 +169,25 @@ impl World {
             self.removals.push(guest);
         }
         Ok(())
+    }
+
+    /// The toolstack writes `Closing` for the backend of a connected vif, and nothing else: the
+    /// backend begins before the guest has seen it. The vif stays, and its guest tries again.
+    fn ask_to_close(&mut self, guest: usize) -> Checked {
+        let vif = vif_of(self.plane.guests[guest].domid);
+        let is_connected = self.backend.as_ref().is_some_and(|it| it.is_connected(vif));
+        if !is_connected || self.removals.contains(&guest) || !self.unwritten[guest].is_empty() {
+            return Ok(());
+        }
+        self.plane.journal.note(|| format!("the vif of guest {guest} is to close"));
+        self.plane.marks.hit(Mark::AskedToClose);
+        self.plane.guests[guest].is_disturbed = true;
+        self.toolstack.ask_to_close(vif).map_err(|error| refused(&error))?;
+        while self.run_control(self.drivers.len())? {}
+        let is_connected = self.backend.as_ref().is_some_and(|it| it.is_connected(vif));
+        ensure(!is_connected || !self.plane.is_alive.get(), Rule::Handshake, || {
+            format!("the backend of guest {guest} was asked to close, and is connected")
+        })
     }
 
     fn pause_engine(&mut self) {
