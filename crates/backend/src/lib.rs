@@ -40,7 +40,7 @@ pub use recipient::Recipient;
 pub use reports::Reports;
 use ringway_control::Link as ControlLink;
 pub use ringway_host::{
-    DeviceChange, DeviceState, HostConfig, Purpose, Uplink, VirtioWanted, delete_devices,
+    DeviceChange, DeviceState, HostConfig, KEYS, Purpose, Uplink, VirtioWanted, delete_devices,
     uplink_obstacle,
 };
 use ringway_host::{Devices, Event, Followed, Host, Link, Scope, SessionEventOf, watch};

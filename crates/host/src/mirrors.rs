@@ -38,10 +38,18 @@ pub(crate) fn refuse_mirror<'a, W: World + 'a>(
     output: &str,
     wanted: &[Mirrored],
 ) -> Option<String> {
-    let mirrors: Vec<(&str, &[Mirrored])> = states
-        .map(|state| (state.name.as_str(), state.rules.mirror()))
-        .filter(|(name, mirror)| *name != output && !mirror.is_empty())
-        .collect();
+    let vifs = states.map(|state| (state.name.as_str(), state.rules.mirror()));
+    refuse_among(vifs, output, wanted)
+}
+
+/// As [`refuse_mirror`], among vifs with these names and mirrors.
+pub(crate) fn refuse_among<'a>(
+    vifs: impl Iterator<Item = (&'a str, &'a [Mirrored])>,
+    output: &str,
+    wanted: &[Mirrored],
+) -> Option<String> {
+    let mirrors: Vec<(&str, &[Mirrored])> =
+        vifs.filter(|(name, mirror)| *name != output && !mirror.is_empty()).collect();
     if wanted.iter().any(|it| it.port == output) {
         return Some(format!(
             "{output} would receive copies of its own copies: choose other ports"

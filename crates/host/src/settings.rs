@@ -34,16 +34,22 @@ impl Settings {
         rules: &PortRules,
         notes: &mut impl Notes,
     ) -> Settings {
+        let note = Note::Settings(vif.to_owned());
+        let content = notes.read(&note, LEN_MAX);
+        let changes: Option<BTreeMap<String, Change>> = serde_json::from_slice(&content).ok();
+        let changes = changes.unwrap_or_default();
+        Settings { note, configured: BTreeMap::new(), changes }.described(limits, rules)
+    }
+
+    /// The settings under another configuration: changes stay of what that does not change.
+    pub(crate) fn described(&self, limits: &VifLimits, rules: &PortRules) -> Settings {
         let configured = limits.keys().map(|(key, value)| (key.to_owned(), value));
         let mirror = rules.mirror.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let mirror = (!mirror.is_empty()).then(|| (MIRROR_KEY.to_owned(), mirror));
         let configured: BTreeMap<String, String> = configured.chain(mirror).collect();
-        let note = Note::Settings(vif.to_owned());
-        let content = notes.read(&note, LEN_MAX);
-        let changes: Option<BTreeMap<String, Change>> = serde_json::from_slice(&content).ok();
-        let mut changes = changes.unwrap_or_default();
+        let mut changes = self.changes.clone();
         changes.retain(|key, (_, before)| before.as_ref() == configured.get(key));
-        Settings { note, configured, changes }
+        Settings { note: self.note.clone(), configured, changes }
     }
 
     /// The limits, as keys.
@@ -75,6 +81,14 @@ impl Settings {
             true => self.changes.remove(key),
             false => self.changes.insert(key.to_owned(), (value.to_owned(), configured)),
         };
+        self.keep(notes)
+    }
+
+    /// Notes the changes for the next process.
+    ///
+    /// # Errors
+    /// The reason why the next process will not know them, as text.
+    pub(crate) fn keep(&self, notes: &mut impl Notes) -> Result<(), String> {
         let text = serde_json::to_vec(&self.changes).map_err(io::Error::other);
         let noted = text.and_then(|text| notes.write(&self.note, &text));
         noted.map_err(|error| format!("done, but lost when the backend restarts: {error}"))

@@ -7,15 +7,17 @@
 mod actions;
 mod features;
 mod guest;
+mod keys;
 mod status;
 mod unattached;
 
 use std::io;
 use std::time::Instant;
 
+use ringway_calls::VifChanges;
 use ringway_datapath::{MacAddr, Mirrored, OffloadCaps, PortRules};
 use ringway_wire::virtio::Features;
-use ringway_xenbus::{MIRROR_KEY, VifLimits};
+use ringway_xenbus::{Limit, MIRROR_KEY, VifLimits};
 
 use crate::device::{Bridged, LowMtu, Purpose};
 use crate::negotiated::Floor;
@@ -28,6 +30,8 @@ use crate::vif_state::VifState;
 use crate::world::{Hosting, SessionEventOf, World};
 use actions::VirtioActions;
 use guest::Guest;
+pub(crate) use keys::differences;
+pub use keys::{Change, KEYS, Key};
 use unattached::{Unattached, make_device};
 
 /// What is wanted of a virtio vif.
@@ -51,6 +55,8 @@ pub struct VirtioWanted {
     pub rules: PortRules,
     /// Its limits.
     pub limits: VifLimits,
+    /// Other keys of its description, with their values: the host only compares them.
+    pub others: Vec<(&'static str, String)>,
 }
 
 impl VirtioWanted {
@@ -199,6 +205,46 @@ impl<W: World> VirtioVif<W> {
         let set = self.state.update_rules(rules, None, hosting);
         let set = set.and_then(|()| self.settings.set(MIRROR_KEY, value, hosting.notes));
         set.map_err(|reason| format!("{}: {reason}", self.state.name))
+    }
+
+    /// What is wanted of it.
+    pub(crate) fn wanted(&self) -> &VirtioWanted {
+        &self.wanted
+    }
+
+    /// Whether it was added while the host ran, and is not in the description.
+    pub fn is_added(&self) -> bool {
+        self.at_run_time
+    }
+
+    /// Takes over what its description says now, as far as that can change while it is served. What
+    /// a user has set since stays, unless the description has another value of that key, too.
+    pub(crate) fn describe_again(
+        &mut self,
+        described: VirtioWanted,
+        hosting: &mut Hosting<'_, W>,
+    ) -> VifChanges {
+        let found = differences(&self.wanted, &described);
+        let mut changes = VifChanges { vif: self.wanted.name.clone(), ..found };
+        if changes.changed.is_empty() {
+            return changes;
+        }
+        let limits = VifLimits { mtu: self.wanted.limits.mtu, ..described.limits };
+        let settings = self.settings.described(&limits, &described.rules);
+        let rules = settings.rules(&described.rules);
+        let mut rules_now = described.rules;
+        if let Err(reason) = self.state.update_rules(rules, None, hosting) {
+            rules_now = self.wanted.rules.clone();
+            changes.changed.retain(|key| Limit::named(key).is_some());
+            changes.refused = Some(reason);
+        }
+        self.settings = self.settings.described(&limits, &rules_now);
+        (self.wanted.limits, self.wanted.rules) = (limits, rules_now);
+        if let Err(reason) = self.settings.keep(hosting.notes) {
+            tracing::warn!(vif = self.state.name, "{reason}");
+        }
+        self.state.set_limits(&self.settings.keys(), hosting);
+        changes
     }
 
     /// Does what is due from time to time.

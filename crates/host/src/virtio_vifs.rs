@@ -6,8 +6,6 @@ use std::time::Instant;
 use crate::host::Host;
 use crate::mirrors::{refuse_mirror, refuse_ports};
 use crate::pairs::refuse_pair;
-use crate::rules::Rules;
-use crate::vif_state::VifState;
 use crate::virtio::{Begun, VirtioVif, VirtioWanted};
 use crate::world::{Parts, World};
 
@@ -79,26 +77,10 @@ impl<W: World> Host<W> {
         }
         let of_pair = || refuse_pair(self.states(), name, rules.link_local_to.as_deref());
         let of_ports = || refuse_ports(self.states(), *uplink, &rules.mirror);
-        self.refuse_macs(wanted).or_else(of_pair).or_else(of_mirror).or_else(of_ports)
-    }
-
-    /// Why a new vif cannot have its addresses: another has one, where frames of both could meet.
-    fn refuse_macs(&self, wanted: &VirtioWanted) -> Option<String> {
-        let place_of = |state: &VifState<W>| {
-            let device = state.device.as_ref();
-            (device.map(|device| device.attached_to.clone()), state.rules.vlan().untagged)
-        };
-        let place = (wanted.bridge.clone(), wanted.rules.vlan.untagged);
-        let new = Rules { wanted: wanted.rules.clone(), mac: wanted.mac, ..Rules::default() };
-        let mut others = self.states().filter(|state| place_of(state) == place);
-        others.find_map(|other| {
-            let (key, mac, its_key) = new.conflict(&other.rules)?;
-            Some(format!(
-                "{key} {mac} is that of {}, in its {its_key}: choose another, remove that vif \
-                 first, or list it in shared-macs of both",
-                other.name
-            ))
-        })
+        self.refuse_macs(wanted, self.states())
+            .or_else(of_pair)
+            .or_else(of_mirror)
+            .or_else(of_ports)
     }
 
     /// Its virtio vifs, in the order in which they were added.

@@ -38,6 +38,12 @@ pub(crate) fn config(described: &Vhost) -> VhostVif {
             mac: described.mac.map(|mac| mac.0),
             rules: described.vif.rules(),
             limits: VifLimits { mtu, ..limits },
+            others: vec![
+                ("socket", described.socket.to_string()),
+                ("mode", format!("{:?}", described.mode)),
+                ("max-memory", format!("{:?}", described.max_memory)),
+                ("tenant", format!("{:?}", described.vif.tenant)),
+            ],
         },
         socket: PathBuf::from(&described.socket.0),
         mode: mode(described),
@@ -75,4 +81,23 @@ pub(crate) fn save_added<'a>(
     let text = serde_json::to_vec_pretty(&vhosts).map_err(|error| error.to_string())?;
     files::replace(file, &text)
         .map_err(|error| format!("done, but lost when the backend restarts: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ringway_backend::KEYS;
+    use ringway_xenbus::{LIMITS, Limit};
+
+    use crate::description::parse_vhost;
+
+    #[test]
+    fn of_each_key_it_is_known_whether_it_changes_while_the_vif_is_served() {
+        let error = parse_vhost("[[vhost]]\nunknown = 1\n").expect_err("it is unknown").to_string();
+        let (_, known) = error.split_once("expected one of ").expect("all keys");
+        let known: BTreeSet<&str> = known.split('`').skip(1).step_by(2).collect();
+        let of_vif = KEYS.iter().map(|key| key.name).chain(LIMITS.iter().map(Limit::name));
+        assert_eq!(known, of_vif.chain(["name"]).collect());
+    }
 }

@@ -371,6 +371,7 @@ fn described(
         mac: guest.map(mac_of),
         rules: PortRules::default(),
         limits: VifLimits::default(),
+        others: Vec::new(),
     };
     VhostVif { wanted, socket: PathBuf::from(name), mode: Mode::Client, max_memory: None }
 }

@@ -407,5 +407,6 @@ pub(crate) fn wanted(name: &str, bridge: Option<&str>) -> VirtioWanted {
         mac: None,
         rules: ringway_datapath::PortRules::default(),
         limits: ringway_xenbus::VifLimits::default(),
+        others: Vec::new(),
     }
 }

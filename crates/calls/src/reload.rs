@@ -1,0 +1,80 @@
+//! What became of a description that was read again while its host ran.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The differences between the description in force and one that was read again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescriptionChanges {
+    /// Names of vifs that were not described before.
+    pub added: Vec<String>,
+    /// Names of vifs that are not described any more, and have ended.
+    pub removed: Vec<String>,
+    /// Vifs that are described in another way.
+    pub vifs: Vec<VifChanges>,
+    /// Other keys with another value, such as `host.workers`, which apply at the next start.
+    pub kept: Vec<String>,
+}
+
+/// What has changed of a vif.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VifChanges {
+    /// Its name.
+    pub vif: String,
+    /// Keys whose new values are in force.
+    pub changed: Vec<String>,
+    /// Keys that are as they were, because they cannot change while the vif is served.
+    pub kept: Vec<String>,
+    /// Why this host could not apply its rules, which are as they were, if so.
+    pub refused: Option<String>,
+}
+
+impl VifChanges {
+    /// Whether it is as it was, and as it is described.
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.kept.is_empty() && self.refused.is_none()
+    }
+}
+
+impl DescriptionChanges {
+    /// What stays as it was, and what an administrator can do about it, a sentence each.
+    pub fn kept(&self) -> Vec<String> {
+        let of_vifs = self.vifs.iter().filter(|vif| !vif.kept.is_empty()).map(|vif| {
+            format!(
+                "kept as it was: {} of {} cannot change while the vif is served: restart the host, \
+                 or remove its section, reload, and add it again",
+                vif.kept.join(", "),
+                vif.vif
+            )
+        });
+        let of_host = (!self.kept.is_empty()).then(|| {
+            format!(
+                "kept as it was: {} cannot change while the host runs: restart it",
+                self.kept.join(", ")
+            )
+        });
+        let refused = self.vifs.iter().filter_map(|vif| {
+            Some(format!("kept as they were: the rules of {}: {}", vif.vif, vif.refused.as_ref()?))
+        });
+        of_host.into_iter().chain(of_vifs).chain(refused).collect()
+    }
+}
+
+/// What is in force now and was not before, in one line.
+impl fmt::Display for DescriptionChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |what: &str, names: &[String]| {
+            (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
+        };
+        let changed = self.vifs.iter().filter(|vif| !vif.changed.is_empty());
+        let changed =
+            changed.map(|vif| format!("changed {} of {}", vif.changed.join(", "), vif.vif));
+        let parts = named("added", &self.added).into_iter().chain(named("removed", &self.removed));
+        let parts: Vec<String> = parts.chain(changed).collect();
+        match parts.is_empty() {
+            true => f.write_str("nothing has changed"),
+            false => f.write_str(&parts.join("; ")),
+        }
+    }
+}

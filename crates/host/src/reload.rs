@@ -1,0 +1,104 @@
+//! A description that is read again while its vifs are served. Nothing is done before all is
+//! checked, so one that cannot be applied changes nothing.
+
+use std::time::Instant;
+
+use ringway_calls::DescriptionChanges;
+use ringway_datapath::Mirrored;
+
+use crate::host::Host;
+use crate::mirrors::refuse_among;
+use crate::vif_state::VifState;
+use crate::virtio::{VirtioVif, VirtioWanted, differences};
+use crate::world::{Parts, World};
+
+impl<W: World> Host<W> {
+    /// Takes over a description that was read again: all virtio vifs that it has. Those that it
+    /// does not have any more end, and the others change as far as they can while they are served.
+    /// The caller adds new ones.
+    ///
+    /// # Errors
+    /// Why this host cannot serve what is described; nothing has changed then.
+    pub fn reload(
+        &mut self,
+        described: Vec<VirtioWanted>,
+        uplink: Option<&str>,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<DescriptionChanges, String> {
+        self.refuse_described(&described, uplink).map_or(Ok(()), Err)?;
+        let is_left = |vif: &&VirtioVif<W>| {
+            !vif.is_added() && described.iter().all(|it| it.name != vif.state.name)
+        };
+        let removed: Vec<String> =
+            self.virtio().filter(is_left).map(|vif| vif.state.name.clone()).collect();
+        removed.iter().for_each(|name| self.remove_virtio(name, now, parts));
+        let mut changes = DescriptionChanges { removed, ..DescriptionChanges::default() };
+        let (_, mut hosting) = parts.split(&mut self.shared, now);
+        for wanted in described {
+            match self.virtio.iter_mut().find(|vif| vif.state.name == wanted.name) {
+                None => changes.added.push(wanted.name),
+                Some(vif) => {
+                    let of_vif = vif.describe_again(wanted, &mut hosting);
+                    changes.vifs.extend((!of_vif.is_empty()).then_some(of_vif));
+                }
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Why vifs cannot be as described beside those that the description does not have; `None` if
+    /// they can. The description itself is free of contradictions.
+    fn refuse_described(&self, described: &[VirtioWanted], uplink: Option<&str>) -> Option<String> {
+        let is_described = |state: &VifState<W>| {
+            let vif = self.virtio().find(|vif| vif.state.name == state.name);
+            vif.is_some_and(|vif| !vif.is_added())
+        };
+        let others: Vec<&VifState<W>> = self.states().filter(|it| !is_described(it)).collect();
+        let of_others = others.iter().map(|it| (it.name.as_str(), it.rules.mirror()));
+        let of_described = described.iter().map(|it| (it.name.as_str(), &*it.rules.mirror));
+        let mirrors: Vec<(&str, &[Mirrored])> = of_others.chain(of_described).collect();
+        described.iter().find_map(|wanted| {
+            let known = self.virtio().find(|vif| vif.state.name == wanted.name);
+            if known.is_some_and(|vif| differences(vif.wanted(), wanted).is_empty()) {
+                return None;
+            }
+            let name = &wanted.name;
+            if others.iter().any(|other| other.name == *name) {
+                return Some(format!(
+                    "a vif {name} exists already, and is not of the description: choose another \
+                     name, or remove that one with `ringway vif remove`"
+                ));
+            }
+            if uplink == Some(name) {
+                return Some(format!("{name} is the name of the uplink: choose another"));
+            }
+            let of_macs = || self.refuse_macs(wanted, others.iter().copied());
+            refuse_among(mirrors.iter().copied(), name, &wanted.rules.mirror).or_else(of_macs)
+        })
+    }
+
+    /// Why a vif cannot have its addresses beside others: one of these has one, where frames of
+    /// both could meet.
+    pub(crate) fn refuse_macs<'a>(
+        &'a self,
+        wanted: &VirtioWanted,
+        others: impl Iterator<Item = &'a VifState<W>>,
+    ) -> Option<String> {
+        let place_of = |state: &VifState<W>| {
+            let device = state.device.as_ref();
+            (device.map(|device| device.attached_to.clone()), state.rules.vlan().untagged)
+        };
+        let place = (wanted.bridge.clone(), wanted.rules.vlan.untagged);
+        let new = wanted.own_rules();
+        let mut others = others.filter(|state| place_of(state) == place);
+        others.find_map(|other| {
+            let (key, mac, its_key) = new.conflict(&other.rules)?;
+            Some(format!(
+                "{key} {mac} is that of {}, in its {its_key}: choose another, remove that vif \
+                 first, or list it in shared-macs of both",
+                other.name
+            ))
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! A description that is read again: what of it applies, and what stays.
+
+use std::collections::BTreeSet;
+
+use ringway_calls::{BackendRequest, DescriptionChanges, VifChanges};
+use ringway_datapath::{MacAddr, PortRules, Vid, VlanRules};
+use ringway_host::{AddedVirtio, Change, KEYS, Note, Notes as _, Phase, VirtioWanted};
+use ringway_switch::PortId;
+use ringway_xenbus::VifLimits;
+
+use crate::world::{Act, Front, Machine, wanted};
+use crate::{bridged, machine};
+
+/// A machine with the vifs `vm1`, which is connected, and `vm2`.
+fn pair() -> Machine {
+    let mut machine = machine();
+    for name in ["vm1", "vm2"] {
+        machine.add(wanted(name, None), Phase::Start).expect("it can be");
+    }
+    machine.front_end(&[Act::Connect(7), Act::Start(0, true), Act::Apply]);
+    machine
+}
+
+fn add_at_run_time(machine: &mut Machine, wanted: VirtioWanted) {
+    let phase = Phase::Serving;
+    let added = AddedVirtio { wanted, at_run_time: true, phase, uplink: None };
+    let added =
+        machine.act(|host, now, parts| host.add_virtio(added, || Ok(Front::default()), now, parts));
+    added.expect("it can be");
+}
+
+fn reload(machine: &mut Machine, described: &[VirtioWanted]) -> Result<DescriptionChanges, String> {
+    let described = described.to_vec();
+    machine.act(|host, now, parts| host.reload(described, Some("ringway0"), now, parts))
+}
+
+fn weighted(name: &str, weight: u16) -> VirtioWanted {
+    let limits = VifLimits { weight: Some(weight), ..VifLimits::default() };
+    VirtioWanted { limits, ..wanted(name, None) }
+}
+
+fn port(machine: &Machine) -> Option<PortId> {
+    machine.vif().state.connection.as_ref().map(|connection| connection.port)
+}
+
+fn names(machine: &Machine) -> Vec<&str> {
+    machine.host.virtio().map(|vif| vif.state.name.as_str()).collect()
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn an_unchanged_description_changes_nothing_and_a_changed_one_keeps_each_connection() {
+    let mut machine = pair();
+    let before = port(&machine);
+    let same = [wanted("vm1", None), wanted("vm2", None)];
+    assert_eq!(reload(&mut machine, &same), Ok(DescriptionChanges::default()));
+    let rules = PortRules {
+        vlan: VlanRules { untagged: Vid::new(7), tagged: Vec::new() },
+        is_private: true,
+        ..PortRules::default()
+    };
+    let changed = VirtioWanted { rules: rules.clone(), ..weighted("vm1", 3) };
+    let changes = reload(&mut machine, &[changed, wanted("vm2", None)]).expect("it can be");
+    let of_vif = VifChanges {
+        vif: "vm1".to_owned(),
+        changed: words(&["vlan", "private", "weight"]),
+        ..VifChanges::default()
+    };
+    assert_eq!(changes, DescriptionChanges { vifs: vec![of_vif], ..Default::default() });
+    assert_eq!(changes.to_string(), "changed vlan, private, weight of vm1");
+    assert!(changes.kept().is_empty());
+    let state = &machine.vif().state;
+    assert_eq!((&state.rules.wanted, state.limited.wanted.weight), (&rules, Some(3)));
+    assert!(before.is_some() && port(&machine) == before, "its guest stays connected");
+    assert_eq!(machine.vif().session.rings.taken_back, 0);
+    // Without the keys, the defaults apply again.
+    reload(&mut machine, &same).expect("it can be");
+    let state = &machine.vif().state;
+    assert_eq!(state.rules.wanted, PortRules::default());
+    assert_eq!(state.limited.wanted.weight, None);
+}
+
+#[test]
+fn what_a_front_end_relies_on_is_named_and_stays() {
+    let mut machine = pair();
+    let described = VirtioWanted {
+        queues: 8,
+        mac: Some(MacAddr([2, 0, 0, 0, 0, 9])),
+        others: vec![("socket", "/run/other".to_owned())],
+        ..weighted("vm1", 2)
+    };
+    for _ in 0..2 {
+        let changes = reload(&mut machine, &[described.clone(), wanted("vm2", None)]);
+        let kept = changes.expect("it can be").kept();
+        let kept: Vec<&str> = kept.iter().map(String::as_str).collect();
+        let [line] = kept[..] else { panic!("{kept:?}") };
+        let expected = "kept as it was: socket, mac, queues of vm1 cannot change while the vif";
+        assert!(line.starts_with(expected), "{line}");
+    }
+    assert_eq!(machine.vif().state.limited.wanted.weight, Some(2), "the rest applies");
+    assert_eq!(machine.vif().state.rules.mac, None);
+    assert_eq!(machine.status().virtio.expect("it is").max_queues_next, 4);
+}
+
+#[test]
+fn rules_of_another_network_wait_for_it() {
+    let mut machine = bridged();
+    let rules = PortRules { is_private: true, ..PortRules::default() };
+    let described = VirtioWanted { rules, ..weighted("vm1", 2) };
+    let changes = reload(&mut machine, &[described]).expect("it can be");
+    let [of_vif] = &changes.vifs[..] else { panic!("{changes:?}") };
+    assert_eq!(of_vif.kept, words(&["bridge", "private", "weight"]));
+    assert!(of_vif.changed.is_empty());
+    assert!(!machine.vif().state.rules.wanted.is_private);
+}
+
+#[test]
+fn what_is_not_described_any_more_is_gone_and_what_is_new_is_left_to_the_caller() {
+    let mut machine = bridged();
+    let weight = ("vm1".to_owned(), "weight".to_owned(), "5".to_owned());
+    let (vif, limit, value) = weight;
+    machine.call(&BackendRequest::SetLimit { vif, limit, value }).expect("it can be");
+    add_at_run_time(&mut machine, wanted("added", None));
+    let changes = reload(&mut machine, &[wanted("vm3", None)]).expect("it can be");
+    assert_eq!(changes.to_string(), "added vm3; removed vm1");
+    assert_eq!(names(&machine), ["added"]);
+    assert_eq!(machine.host.shared.ports_in_use(), 0);
+    assert!(machine.kernel.find("vm1").is_none());
+    assert!(machine.notes.read(&Note::Settings("vm1".to_owned()), 1 << 10).is_empty());
+}
+
+#[test]
+fn a_description_that_cannot_be_applied_changes_nothing() {
+    let mut machine = pair();
+    let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));
+    add_at_run_time(&mut machine, VirtioWanted { mac, ..wanted("added", None) });
+    let mirror = |port: &str| PortRules {
+        mirror: ringway_datapath::Mirrored::parse_list(port).expect("good"),
+        ..PortRules::default()
+    };
+    let wrong = [
+        (wanted("added", None), "a vif added exists already, and is not of the description"),
+        (wanted("ringway0", None), "ringway0 is the name of the uplink"),
+        (VirtioWanted { mac, ..wanted("vm3", None) }, "mac 02:00:00:00:00:01 is that of added"),
+        (VirtioWanted { rules: mirror("vm3"), ..wanted("vm3", None) }, "its own copies"),
+    ];
+    let before = port(&machine);
+    for (wrong, part) in wrong {
+        // One of those before it would change, the other one would end.
+        let refusal = reload(&mut machine, &[weighted("vm1", 9), wrong]).expect_err("refused");
+        assert!(refusal.contains(part), "{refusal}");
+        assert_eq!(names(&machine), ["vm1", "vm2", "added"]);
+        assert_eq!(machine.vif().state.limited.wanted.weight, None);
+        assert_eq!(port(&machine), before);
+    }
+}
+
+#[test]
+fn a_vif_that_conflicts_with_another_since_its_start_may_stay_as_it_is() {
+    let mut machine = pair();
+    let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));
+    add_at_run_time(&mut machine, VirtioWanted { mac, ..wanted("added", None) });
+    let conflicting = VirtioWanted { mac, ..wanted("vm3", None) };
+    machine.add(conflicting.clone(), Phase::Start).expect("it is served as far as possible");
+    let described = [weighted("vm1", 9), wanted("vm2", None), conflicting];
+    reload(&mut machine, &described).expect("it did not change");
+}
+
+#[test]
+fn what_a_user_has_set_stays_until_the_description_says_something_else() {
+    let mut machine = pair();
+    let mut set = |limit: &str, value: &str| {
+        let (vif, limit, value) = ("vm1".to_owned(), limit.to_owned(), value.to_owned());
+        machine.call(&BackendRequest::SetLimit { vif, limit, value }).expect("it can be");
+    };
+    set("weight", "5");
+    set("flood-rate", "77");
+    let vm2 = wanted("vm2", None);
+    let private = |vif: VirtioWanted| VirtioWanted {
+        rules: PortRules { is_private: true, ..PortRules::default() },
+        ..vif
+    };
+    reload(&mut machine, &[private(wanted("vm1", None)), vm2.clone()]).expect("it can be");
+    let limits = |machine: &Machine| machine.vif().state.limited.wanted;
+    assert_eq!(limits(&machine).weight, Some(5), "another key has changed");
+    reload(&mut machine, &[private(weighted("vm1", 3)), vm2.clone()]).expect("it can be");
+    assert_eq!((limits(&machine).weight, limits(&machine).flood.rate), (Some(3), Some(77)));
+    reload(&mut machine, &[private(wanted("vm1", None)), vm2]).expect("it can be");
+    assert_eq!((limits(&machine).weight, limits(&machine).flood.rate), (None, Some(77)));
+    // The next process knows the same.
+    let note = machine.notes.read(&Note::Settings("vm1".to_owned()), 1 << 10);
+    let note = String::from_utf8(note).expect("text");
+    assert!(note.contains("flood-rate") && !note.contains("weight"), "{note}");
+}
+
+#[test]
+fn each_key_is_listed_once() {
+    let names: BTreeSet<&str> = KEYS.iter().map(|key| key.name).collect();
+    assert_eq!(names.len(), KEYS.len());
+    assert!(KEYS.iter().any(|key| key.name == "socket" && key.change == Change::Later));
+}
