@@ -17,6 +17,7 @@ mod notes;
 mod opener;
 mod process;
 mod recipient;
+mod reload;
 mod reports;
 mod session;
 mod sockets;
@@ -56,6 +57,7 @@ pub use tenancy::{Tenancy, for_tenant};
 
 use crate::machinery::Machinery;
 use crate::process::{HOUSEKEEPING, Process, Token};
+use crate::reload::Reloading;
 use crate::tenancy::Orders;
 use crate::uplink::{UplinkPort, attach_trunk, attach_uplink};
 
@@ -76,6 +78,7 @@ struct Backend<H: Hypervisor> {
     /// In the process of a tenant.
     orders: Option<Orders>,
     opener: Option<Arc<ControlLink>>,
+    reloading: Reloading,
     /// The time for which workers had worked at the last housekeeping.
     busy: Duration,
     process: Process<H>,
@@ -138,7 +141,7 @@ impl<H: Hypervisor> Backend<H> {
         scope: Scope,
         sockets: Sockets,
     ) -> io::Result<Backend<H>> {
-        let Sockets { control, net, opener } = sockets;
+        let Sockets { control, net, opener, hangup } = sockets;
         let domid = hypervisor.domid();
         watch(&mut store, &scope, domid)?.map_err(io::Error::other)?;
         if scope == Scope::Domain {
@@ -147,7 +150,8 @@ impl<H: Hypervisor> Backend<H> {
         let (process, shared) = Process::start(hypervisor, config, control, net)?;
         store.transport_mut().watch_by(process.reports.pulse());
         let (host, busy) = (Host::new(shared, scope), Duration::ZERO);
-        Ok(Backend { host, store, orders: None, opener, busy, process })
+        let reloading = Reloading::on(hangup);
+        Ok(Backend { host, store, orders: None, opener, reloading, busy, process })
     }
 
     /// Reads all existing vifs, then serves until `stop` becomes readable.
@@ -283,6 +287,9 @@ impl<H: Hypervisor> Turns for Backend<H> {
         // Last, because all of the above uses XenStore, and an event that arrives together with
         // a reply does not make the descriptor readable.
         let mut has_more = self.take_watches()?;
+        if ready.contains(&Token::Hangup) {
+            self.order_reload()?;
+        }
         if ready.contains(&Token::Opener) {
             self.serve_opener()?;
         }
@@ -305,6 +312,7 @@ impl<H: Hypervisor> Turns for Backend<H> {
         sources.push(readable(Token::Store, &self.store));
         sources.extend(self.orders.iter().map(|orders| readable(Token::Supervisor, &orders.link)));
         sources.extend(self.opener.iter().map(|opener| readable(Token::Opener, opener)));
+        sources.extend(self.reloading.waker().map(|waker| readable(Token::Hangup, waker)));
         let open = self.host.virtio().filter(|vif| !vif.is_closed());
         let sockets = open.filter_map(|vif| vif.session.waker());
         sources.extend(sockets.map(|(fd, events)| (Token::Session, fd, events)));

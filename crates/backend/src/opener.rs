@@ -103,6 +103,9 @@ impl<H: Hypervisor> Backend<H> {
                 }
                 opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
             }
+            OpenerEvent::Described { vhost } => self.reloading.describe(vhost),
+            OpenerEvent::Reload => self.reload(opener)?,
+            OpenerEvent::Refused => self.end_reload(),
             OpenerEvent::Removed { name } => {
                 self.on(Event::Removed(name.clone()))?;
                 opener.send(&OpenerOrder::Done { name, error: None }, &[])?;

@@ -111,6 +111,16 @@ impl Recipient {
         self.notify(&NotifyState::Stopping);
     }
 
+    /// Reports that the description is read again. [`ProcessReport::Ready`] ends that.
+    pub fn reloading(&self) {
+        let Address::ServiceManager(socket) = &self.address else { return };
+        // One message, as systemd wants it.
+        let now = NotifyState::monotonic_usec_now();
+        let sent = now
+            .and_then(|now| socket.send(format!("{}\n{now}\n", NotifyState::Reloading).as_bytes()));
+        log(sent.map(drop));
+    }
+
     fn notify(&self, state: &NotifyState<'_>) {
         let Address::ServiceManager(socket) = &self.address else { return };
         log(socket.send(format!("{state}\n").as_bytes()).map(drop));

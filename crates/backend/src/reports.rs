@@ -60,6 +60,23 @@ impl Reports {
         }
     }
 
+    /// A description is in force: what an administrator should know of that before is over.
+    pub fn described(&mut self) {
+        self.recipient = self.recipient.clone().with_notice(None);
+        // It has the notice.
+        self.vifs = None;
+    }
+
+    /// Reports that the description is read again.
+    pub fn reloading(&self) {
+        self.recipient.reloading();
+    }
+
+    /// Reports that it was, whatever became of it.
+    pub fn reloaded(&self) {
+        self.recipient.report(&ProcessReport::Ready);
+    }
+
     /// Reports that an orderly stop has begun, and ends the watch: a stopping process waits for
     /// others, and the service manager limits that time.
     pub fn stopping(&mut self) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, ControlSocket, Link, OpenerOrder, RunDir};
 use ringway_net::LinkWatch;
+use ringway_sys::hangup::Hangup;
 use ringway_vhost::backend::AreaRequest;
 use ringway_vhost_shell::ConnectionSource;
 
@@ -26,6 +27,8 @@ pub struct Sockets {
     pub(crate) net: Option<(HostKernel, LinkWatch)>,
     /// The link to the process that opens the sockets of virtio vifs.
     pub(crate) opener: Option<Arc<Link>>,
+    /// Has it read the description again, if it came from a file.
+    pub(crate) hangup: Option<Hangup>,
 }
 
 impl Sockets {
@@ -45,7 +48,12 @@ impl Sockets {
     pub fn without_netlink(dir: &RunDir) -> io::Result<Sockets> {
         ringway_sys::guest_memory::prepare();
         let control = ControlSocket::bind(&dir.backend())?;
-        Ok(Sockets { control, net: None, opener: None })
+        Ok(Sockets { control, net: None, opener: None, hangup: None })
+    }
+
+    /// Adds what has the opener read the description again.
+    pub fn with_hangup(self, hangup: Option<Hangup>) -> Sockets {
+        Sockets { hangup, ..self }
     }
 
     /// Adds virtio vifs, whose sockets another process opens.

@@ -3,13 +3,11 @@
 //! The types here define the lines of a control socket, and the output of `--json`. They are apart
 //! from the socket, so that a control plane without one can reply.
 
-mod reload;
 mod status;
 mod times;
 
 use serde::{Deserialize, Serialize};
 
-pub use reload::{DescriptionChanges, VifChanges};
 pub use status::*;
 pub use times::{Bucket, Times};
 

@@ -49,7 +49,8 @@ pub(crate) fn restrict(to: &Confinement<'_>) -> Result<FileRules, RulesetError> 
         .handle_access(AccessFs::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
         .create()?
-        .add_rules(path_beneath_rules(to.files, OWN))?
+        .add_rules(path_beneath_rules(to.files.into_iter().chain(to.accepted), OWN))?
+        .add_rules(path_beneath_rules(to.description, AccessFs::ReadFile))?
         .add_rules(path_beneath_rules(to.sockets.into_iter().chain(any_path), SOCKETS | create))?
         .add_rules(path_beneath_rules(to.devices, ON_DEVICE))?
         .add_rules(path_beneath_rules([OWN_THREADS], AccessFs::ReadFile))?
@@ -69,6 +70,8 @@ pub(crate) fn names(role: Role) -> impl Iterator<Item = String> {
     let with_new = SOCKETS | if_it(role.creates_sockets(), AccessFs::MakeSock.into());
     let places = [
         (if_it(role.has_files(), OWN), "in its directory"),
+        (if_it(role.reads_description(), AccessFs::ReadFile.into()), "where the description is"),
+        (if_it(role.reads_description(), OWN), "where the accepted description is"),
         (if_it(role.has_sockets(), with_new), "where its sockets are"),
         (if_it(role.is_for_any_path(), with_new), "anywhere"),
         (if_it(!devices(role).is_empty(), ON_DEVICE), "on its devices"),

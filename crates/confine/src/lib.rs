@@ -44,6 +44,10 @@ pub struct Confinement<'a> {
     /// A directory that it shares with other processes. It may remove its sockets there, create
     /// some if its role does, and read or change no file.
     pub sockets: Option<&'a Path>,
+    /// The directory of the host's description, whose files it may read.
+    pub description: Option<&'a Path>,
+    /// The directory where it keeps the last accepted one, apart from other files of its own.
+    pub accepted: Option<&'a Path>,
     /// Devices that it may open; those that do not exist now are left out.
     pub devices: &'a [&'a str],
     /// Its role.
@@ -115,6 +119,21 @@ pub enum ConfineError {
     Files(#[from] landlock::RulesetError),
 }
 
+impl Confinement<'static> {
+    /// Nothing besides what each process of a role keeps.
+    pub fn of(role: Role) -> Confinement<'static> {
+        Confinement {
+            files: None,
+            user_of: None,
+            sockets: None,
+            description: None,
+            accepted: None,
+            devices: &[],
+            role,
+        }
+    }
+}
+
 impl Confinement<'_> {
     /// Confines this process for good. Open descriptors stay open.
     ///
@@ -125,6 +144,9 @@ impl Confinement<'_> {
         debug_assert!(self.devices.iter().all(|device| devices(self.role).contains(device)));
         debug_assert!(self.files.is_none() || self.role.has_files());
         debug_assert!(self.sockets.is_none() || self.role.has_sockets());
+        debug_assert!(
+            self.description.or(self.accepted).is_none() || self.role.reads_description()
+        );
         let threads = fs::read_dir("/proc/self/task").map_err(at("count threads"))?.count();
         if threads != 1 {
             return Err(ConfineError::Threads(threads));

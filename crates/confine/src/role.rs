@@ -50,6 +50,11 @@ impl Role {
         matches!(self, Role::Vifs | Role::Tenant | Role::Opener)
     }
 
+    /// Whether it may read the host's description again, and keep it.
+    pub(crate) fn reads_description(self) -> bool {
+        self == Role::Opener
+    }
+
     /// Whether it may have sockets in a directory that it shares.
     pub(crate) fn has_sockets(self) -> bool {
         matches!(self, Role::Vifs | Role::VirtioGuest | Role::Broker)

@@ -252,14 +252,7 @@ fn main() -> ExitCode {
 fn run_case(case: &str, dir: &Path) {
     if case == "too late" {
         let other = thread::spawn(thread::park);
-        let confinement = Confinement {
-            files: None,
-            user_of: None,
-            sockets: None,
-            devices: &[],
-            role: Role::Vifs,
-        };
-        let refusal = confinement.apply().expect_err("there are two threads");
+        let refusal = Confinement::of(Role::Vifs).apply().expect_err("there are two threads");
         assert!(refusal.to_string().contains("2 threads"), "{refusal}");
         other.thread().unpark();
         return other.join().expect("ended");
@@ -283,10 +276,9 @@ fn run_case(case: &str, dir: &Path) {
     let was_root = rustix::process::geteuid().is_root();
     let vifs = Confinement {
         files: Some(&own),
-        user_of: None,
         sockets: Some(dir),
         devices: BACKEND_DEVICES,
-        role: Role::Vifs,
+        ..Confinement::of(Role::Vifs)
     };
     let confinement = match case.split_once(':') {
         _ if case == "a user of its own" => Confinement { user_of: Some(&own), ..vifs },

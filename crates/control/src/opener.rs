@@ -52,6 +52,16 @@ pub enum OpenerEvent {
     },
     /// All vifs of the description have been added.
     Ready,
+    /// A vif of the description, which was read again. [`Reload`](OpenerEvent::Reload) follows the
+    /// last one.
+    Described {
+        /// Its `[[vhost]]` section.
+        vhost: Value,
+    },
+    /// Take over the description whose vifs were sent.
+    Reload,
+    /// The description that was read again is wrong: nothing changes.
+    Refused,
 }
 
 /// An inflight area that a front-end requests.
@@ -92,6 +102,17 @@ pub enum OpenerOrder {
         /// The area that it requested.
         wanted: AreaWanted,
     },
+    /// Read the description again.
+    Reload,
+    /// The description whose vifs were sent is in force, or nothing has changed.
+    Reloaded {
+        /// Names of vifs that are new: add them.
+        added: Vec<String>,
+        /// Names of vifs that have ended.
+        removed: Vec<String>,
+        /// Why nothing has changed, if so.
+        error: Option<String>,
+    },
     /// The backend ends because it was asked to: remove the sockets. Without this order, they stay
     /// for its successor.
     Leave,
@@ -111,5 +132,11 @@ pub enum OpenerRequest {
     Remove {
         /// Its name.
         name: String,
+    },
+    /// Serve what another description of the host says, as far as it can change while the host
+    /// runs. It is refused as a whole, or in force.
+    Reload {
+        /// The description, in TOML.
+        text: String,
     },
 }

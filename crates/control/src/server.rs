@@ -119,6 +119,14 @@ impl<R: DeserializeOwned + Send + 'static> ControlServer<R> {
     /// # Errors
     /// If no descriptor is left, or no thread can be created.
     pub fn start(socket: ControlSocket) -> io::Result<ControlServer<R>> {
+        ControlServer::start_for(socket, REQUEST_LEN_MAX)
+    }
+
+    /// As [`start`](ControlServer::start), for requests of at most so many bytes.
+    ///
+    /// # Errors
+    /// As [`start`](ControlServer::start).
+    pub fn start_for(socket: ControlSocket, len_max: usize) -> io::Result<ControlServer<R>> {
         let listener = socket.listener.try_clone()?;
         let (calls, receiver) = mpsc::channel();
         let bell = Arc::new(WakeFd::new()?);
@@ -143,7 +151,7 @@ impl<R: DeserializeOwned + Send + 'static> ControlServer<R> {
                 // If no thread can be created, the connection ends here and its place is freed.
                 let _ = thread::Builder::new().spawn(move || {
                     // A broken connection concerns only its client.
-                    let _ = serve(stream, &calls, &bell);
+                    let _ = serve(stream, len_max, &calls, &bell);
                     drop(place);
                 });
             }
@@ -188,12 +196,13 @@ impl Drop for Place {
 
 fn serve<R: DeserializeOwned>(
     mut stream: UnixStream,
+    len_max: usize,
     calls: &Mutex<Sender<Call<R>>>,
     bell: &WakeFd,
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     let mut reader = BufReader::new(stream.try_clone()?);
-    let request = read_line(&mut reader, Instant::now() + REQUEST_TIMEOUT, REQUEST_LEN_MAX)?;
+    let request = read_line(&mut reader, Instant::now() + REQUEST_TIMEOUT, len_max)?;
     let reply = match serde_json::from_slice(&request) {
         Ok(request) => {
             let (reply, replies) = mpsc::channel();

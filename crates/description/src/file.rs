@@ -17,6 +17,7 @@ use std::path::Path;
 
 use ringway_datapath::Mirrored;
 use ringway_worker::Policy;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use claims::Claims;
@@ -31,7 +32,7 @@ use crate::limits::Limited;
 use crate::section::{
     BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, ONLY_OF_VHOST, VifSection,
 };
-use crate::value::{FeatureText, InterfaceName, Within};
+use crate::value::{FeatureText, InterfaceName, Within, optional_text};
 use crate::{Bridge, Guest, Host, VHOSTS_MAX, Vhost, Workers};
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -101,11 +102,12 @@ impl fmt::Display for DescriptionError {
 }
 
 /// How a description will be used.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Overrides the number of workers.
     pub workers: Option<usize>,
     /// Overrides how queues are placed on them.
+    #[serde(with = "optional_text")]
     pub policy: Option<Policy>,
     /// Overrides the maximum number of queues.
     pub max_queues: Option<u16>,
@@ -370,6 +372,7 @@ impl<'a> Source<'a> {
             guests,
             vhosts,
             refused: None,
+            origin: None,
             obsolete,
         }
     }

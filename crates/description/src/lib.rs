@@ -4,6 +4,7 @@
 //! line at fault. The supervisor hands the result to its processes as JSON. Nothing here starts or
 //! changes anything. Read [`Host`] first.
 
+mod changes;
 mod file;
 mod isolation;
 mod limits;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use limits::{per_second, storm};
 
+pub use changes::kept;
 pub use file::{
     COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
 };
@@ -106,9 +108,21 @@ pub struct Host {
     /// Why this is not the description in the file, but the last accepted one.
     #[serde(default)]
     pub refused: Option<String>,
+    /// Where the description is read from again, if it can be.
+    #[serde(default)]
+    pub origin: Option<Origin>,
     /// Keys that have no effect any more: where, why and what to do, a sentence each.
     #[serde(skip)]
     pub obsolete: Vec<String>,
+}
+
+/// What a description was read from, and how it is used.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Origin {
+    /// Its file.
+    pub file: PathBuf,
+    /// What options of the start say.
+    pub usage: Usage,
 }
 
 /// The network namespace that represents the host.

@@ -506,6 +506,25 @@ impl<const MIN: u64, const MAX: u64> Visitor<'_> for WithinVisitor<MIN, MAX> {
     }
 }
 
+/// Values that are written as text, or absent.
+pub(crate) mod optional_text {
+    use super::*;
+
+    pub(crate) fn serialize<T: fmt::Display, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(ToString::to_string).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+    }
+}
+
 /// Serialises a value as its text.
 pub(crate) mod text {
     use super::*;

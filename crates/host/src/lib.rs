@@ -13,6 +13,7 @@ mod attach;
 mod calls;
 #[cfg(all(feature = "canary", debug_assertions))]
 pub mod canary;
+mod changes;
 mod comparison;
 mod connection;
 mod device;
@@ -44,6 +45,7 @@ mod xen;
 
 pub use around::{Around, OtherPort};
 pub use calls::{CallReply, NotDone};
+pub use changes::{DescriptionChanges, VifChanges};
 pub use comparison::{Comparison, Followed};
 pub use connection::Connection;
 pub use device::{

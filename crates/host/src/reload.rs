@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use ringway_calls::DescriptionChanges;
 use ringway_datapath::Mirrored;
 
+use crate::changes::DescriptionChanges;
 use crate::host::Host;
 use crate::mirrors::refuse_among;
 use crate::vif_state::VifState;

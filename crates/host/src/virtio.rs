@@ -14,11 +14,11 @@ mod unattached;
 use std::io;
 use std::time::Instant;
 
-use ringway_calls::VifChanges;
 use ringway_datapath::{MacAddr, Mirrored, OffloadCaps, PortRules};
 use ringway_wire::virtio::Features;
 use ringway_xenbus::{Limit, MIRROR_KEY, VifLimits};
 
+use crate::changes::VifChanges;
 use crate::device::{Bridged, LowMtu, Purpose};
 use crate::negotiated::Floor;
 use crate::quarantine::Charged;

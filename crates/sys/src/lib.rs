@@ -17,6 +17,8 @@ mod shared;
 mod string_copy;
 
 #[cfg(feature = "std")]
-pub use linux::{descriptor, eventfd, guest_memory, namespace, poll, process, tun, wake, xen};
+pub use linux::{
+    descriptor, eventfd, guest_memory, hangup, namespace, poll, process, tun, wake, xen,
+};
 pub use prefetch::Intent;
 pub use shared::{OutOfMemory, SharedPages, SharedWords};

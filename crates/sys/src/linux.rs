@@ -4,6 +4,7 @@ pub mod descriptor;
 pub mod eventfd;
 pub(crate) mod guard;
 pub mod guest_memory;
+pub mod hangup;
 mod interrupt;
 pub mod namespace;
 pub mod poll;

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringway_sys::hangup::Hangup;
 use ringway_sys::poll::{readable, wait, wait_readable};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
@@ -19,6 +20,19 @@ impl Stop {
     /// If the process has no descriptor or handler left.
     pub fn on_signals() -> io::Result<Stop> {
         Stop::on(&[SIGINT, SIGTERM, SIGHUP])
+    }
+
+    /// As [`on_signals`](Stop::on_signals), for a process that SIGHUP has read its description
+    /// again, unless its terminal is gone.
+    ///
+    /// # Errors
+    /// If the process has no descriptor or handler left.
+    pub fn on_signals_and_hangup() -> io::Result<(Stop, Hangup)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let stop = Stop::on_signals_with(&[SIGINT, SIGTERM], ours, &theirs)?;
+        let (signals, handler) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(SIGHUP, handler)?;
+        Ok((stop, Hangup::new(signals, theirs)))
     }
 
     /// As [`on_signals`](Stop::on_signals), but signals that a terminal sends to all foreground
@@ -38,6 +52,10 @@ impl Stop {
 
     fn on(signals: &[i32]) -> io::Result<Stop> {
         let (ours, theirs) = UnixStream::pair()?;
+        Stop::on_signals_with(signals, ours, &theirs)
+    }
+
+    fn on_signals_with(signals: &[i32], ours: UnixStream, theirs: &UnixStream) -> io::Result<Stop> {
         for signal in signals {
             signal_hook::low_level::pipe::register(*signal, theirs.try_clone()?)?;
         }

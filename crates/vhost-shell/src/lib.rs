@@ -23,5 +23,5 @@ pub use backend::{BackendEnd, Device, Note, State, TURN_READS};
 pub use connection::{Broken, Connection, PART_MAX, Received};
 pub use endpoint::{ConnectionSource, Endpoint, Mode};
 pub use frontend::{Driver, FrontendEnd, Parts};
-pub use opener::{Opener, Turn, VifSocket};
+pub use opener::{Opener, Outcome, Reloaded, Turn, VifSocket};
 pub use socket_file::SocketGroup;

@@ -85,10 +85,30 @@ struct Opened {
 /// The result of a turn.
 #[derive(Debug)]
 pub enum Turn {
-    /// The backend's outcomes for vifs that were added or removed.
-    Outcomes(Vec<(String, Result<(), String>)>),
+    /// What the backend says of vifs and descriptions, in order.
+    Outcomes(Vec<Outcome>),
     /// The backend has ended.
     End,
+}
+
+/// What a backend says of a vif or a description.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The vif with this name was added or removed, or not, for this reason.
+    Vif(String, Result<(), String>),
+    /// The description that was sent is in force, or not, for this reason.
+    Described(Result<Reloaded, String>),
+    /// The description should be read again.
+    ReloadWanted,
+}
+
+/// The vifs that a new description has, or has not any more, by name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reloaded {
+    /// The opener adds these.
+    pub added: Vec<String>,
+    /// The backend has these no more.
+    pub removed: Vec<String>,
 }
 
 impl Opener {
@@ -144,6 +164,21 @@ impl Opener {
         self.send(OpenerEvent::Ready);
     }
 
+    /// Sends the backend all vifs of a description that was read again. A later turn returns the
+    /// outcome.
+    pub fn describe(&mut self, vhosts: Vec<Value>, now: Instant) {
+        vhosts.into_iter().for_each(|vhost| self.send(OpenerEvent::Described { vhost }));
+        self.send(OpenerEvent::Reload);
+        // The order for it has come in this turn.
+        self.resend = Some(now);
+    }
+
+    /// Tells the backend that the description that was read again is wrong.
+    pub fn refuse(&mut self, now: Instant) {
+        self.send(OpenerEvent::Refused);
+        self.resend = Some(now);
+    }
+
     /// Removes a vif, and its socket if we created it. A later turn returns the outcome.
     pub fn remove(&mut self, name: &str) {
         self.remove_unserved(name);
@@ -182,7 +217,12 @@ impl Opener {
                 Received::Nothing => break,
                 Received::End => return Ok(Turn::End),
                 Received::Message(OpenerOrder::Done { name, error }, _) => {
-                    outcomes.push((name, error.map_or(Ok(()), Err)));
+                    outcomes.push(Outcome::Vif(name, error.map_or(Ok(()), Err)));
+                }
+                Received::Message(OpenerOrder::Reload, _) => outcomes.push(Outcome::ReloadWanted),
+                Received::Message(OpenerOrder::Reloaded { added, removed, error }, _) => {
+                    let reloaded = Reloaded { added, removed };
+                    outcomes.push(Outcome::Described(error.map_or(Ok(reloaded), Err)));
                 }
                 Received::Message(OpenerOrder::Disconnected { name, has_worked }, _) => {
                     self.disconnected(&name, has_worked, now);

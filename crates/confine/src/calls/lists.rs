@@ -104,8 +104,10 @@ pub(super) const CONNECT_CALLS: &[Named<c_long>] = named![
 ];
 
 /// More calls for the opener, which opens sockets for a backend, passes them to it, and keeps a
-/// list of them. It also makes memory for front-ends, which it does not read.
+/// list of them and the last accepted description. It also makes memory for front-ends, which it
+/// does not read.
 pub(super) const OPENER_CALLS: &[Named<c_long>] = named![
+    libc::SYS_fsync,
     libc::SYS_memfd_create,
     libc::SYS_ftruncate,
     libc::SYS_bind,

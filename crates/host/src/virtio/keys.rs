@@ -1,10 +1,10 @@
 //! The keys of a `[[vhost]]`: what differs between two descriptions of a vif, and what of that can
 //! be applied while the vif is served.
 
-use ringway_calls::VifChanges;
 use ringway_xenbus::LIMITS;
 
 use super::VirtioWanted;
+use crate::changes::VifChanges;
 use crate::rules::Rules;
 
 /// When another value of a key applies.

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ringway_calls::{BackendRequest, DescriptionChanges, VifChanges};
+use ringway_calls::BackendRequest;
 use ringway_datapath::{MacAddr, PortRules, Vid, VlanRules};
-use ringway_host::{AddedVirtio, Change, KEYS, Note, Notes as _, Phase, VirtioWanted};
+use ringway_host::{
+    AddedVirtio, Change, DescriptionChanges, KEYS, Note, Notes as _, Phase, VifChanges,
+    VirtioWanted,
+};
 use ringway_switch::PortId;
 use ringway_xenbus::VifLimits;
 

@@ -53,7 +53,7 @@ pub(crate) fn compromised(scenario: &str, dir: &Path, socket: &Path) -> Result<(
     std::env::set_current_dir(own.path())?;
     let files = Some(own.path());
     let (devices, role) = (BACKEND_DEVICES, Role::Vifs);
-    Confinement { files, user_of: files, sockets: None, devices, role }.apply()?;
+    Confinement { files, user_of: files, devices, ..Confinement::of(role) }.apply()?;
     println!("{CONFINED}");
     if attempt(&dir, socket).is_ok() {
         println!("{REACHED}");

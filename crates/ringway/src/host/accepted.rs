@@ -32,16 +32,16 @@ pub(crate) struct Keep {
 impl Keep {
     /// Keeps it. A host that cannot serves nevertheless.
     pub(crate) fn keep(&self) {
-        if let Err(error) = self.kept.keep(&self.content) {
-            tracing::warn!("{error:#}: a start with a wrong description would fail");
-        }
+        self.kept.keep_or_warn(&self.content);
     }
 }
 
 /// A description in a file, and where the last accepted one from that file is kept.
+#[derive(Clone)]
 pub(crate) struct Accepted {
     file: PathBuf,
     kept: PathBuf,
+    is_of_service: bool,
 }
 
 impl Accepted {
@@ -59,11 +59,12 @@ impl Accepted {
             name.push(SUFFIX);
             PathBuf::from(name)
         };
+        let is_of_service = state.is_some();
         let kept = match (state, file.file_name()) {
             (Some(state), Some(name)) => state.join(with_suffix(Path::new(name))),
             _ => with_suffix(&std::path::absolute(dir)?),
         };
-        Ok(Accepted { file, kept })
+        Ok(Accepted { file, kept, is_of_service })
     }
 
     pub(crate) fn file(&self) -> &Path {
@@ -74,7 +75,19 @@ impl Accepted {
         &self.kept
     }
 
+    /// The directory in which it is kept, if the service manager has made that for such files.
+    pub(crate) fn of_service(&self) -> Option<&Path> {
+        self.kept.parent().filter(|_| self.is_of_service)
+    }
+
     /// Keeps what was read from the file, for later starts.
+    pub(crate) fn keep_or_warn(&self, content: &str) {
+        if let Err(error) = self.keep(content) {
+            tracing::warn!("{error:#}: a start with a wrong description would not have this one");
+        }
+    }
+
+    /// As [`keep_or_warn`](Accepted::keep_or_warn).
     ///
     /// # Errors
     /// What the system reports.
@@ -149,7 +162,8 @@ mod tests {
     const TEXT: &str = "[host]\nworkers = 3\n";
 
     fn kept(place: &Path) -> Accepted {
-        Accepted { file: place.join("host.toml"), kept: place.join("run.accepted") }
+        let (file, kept) = (place.join("host.toml"), place.join("run.accepted"));
+        Accepted { file, kept, is_of_service: false }
     }
 
     #[test]

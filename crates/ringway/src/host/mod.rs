@@ -14,6 +14,7 @@ pub(crate) mod nodes;
 mod notices;
 mod process;
 mod progress;
+mod reload;
 mod supervisor;
 pub(crate) mod this_domain;
 pub(crate) mod xen;
@@ -23,6 +24,7 @@ pub(crate) use claim::{check_path, default_dir, read_description, read_state};
 pub(crate) use devices::{Ending, owner, remove_all};
 pub(crate) use process::{Process, ProcessRecord};
 pub(crate) use progress::Show;
+pub(crate) use reload::log_refusal;
 pub(crate) use supervisor::Supervisor;
 
 /// The hypervisor that a verb works on.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use ringway_backend::Recipient;
-use ringway_control::RunDir;
+use ringway_control::{ProcessReport, RunDir};
 
 /// Bytes of a message: several times the longest.
 const MESSAGE_LEN_MAX: usize = 4096;
@@ -72,6 +72,16 @@ impl Notices {
     /// Whether the backend has ever served.
     pub(super) fn is_ready(&self) -> bool {
         self.is_ready
+    }
+
+    /// Reports that the description is read again.
+    pub(super) fn reloading(&self) {
+        self.recipient.reloading();
+    }
+
+    /// Reports that the description was read again, whatever became of it.
+    pub(super) fn reloaded(&self) {
+        self.recipient.report(&ProcessReport::Ready);
     }
 
     /// Reports that an orderly stop has begun.

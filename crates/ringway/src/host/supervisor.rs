@@ -4,7 +4,7 @@
 //! signal that ends the host. It never waits for a single guest.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_net::{LinkSetting, Netlink};
+use ringway_sys::hangup::Hangup;
 use ringway_sys::namespace;
 use ringway_sys::poll::wait_readable;
 use ringway_terminal::stop::Stop;
@@ -32,6 +33,7 @@ use super::nodes;
 use super::notices::Notices;
 use super::process::{Process, ProcessRecord};
 use super::progress::{Event, ReadyGuest, Show};
+use super::reload::Reloads;
 use crate::description::{Guest, Host, HostNetwork, OnExit};
 
 /// How long the broker may take until it serves.
@@ -172,8 +174,14 @@ impl Supervisor {
     /// Supervises the host until it should end, and ends it in order.
     ///
     /// The description that it was started with is kept, and taken, as soon as it serves.
-    pub(crate) fn run(mut self, stop: &Stop, accepted: &mut Option<Keep>) -> Result<()> {
-        let outcome = self.run_until(stop, accepted).map_err(|error| self.explain(error));
+    /// It is read again when a signal asks for that.
+    pub(crate) fn run(
+        mut self,
+        (stop, hangup): (&Stop, Option<&Hangup>),
+        accepted: &mut Option<Keep>,
+    ) -> Result<()> {
+        let outcome = self.run_until((stop, hangup), accepted);
+        let outcome = outcome.map_err(|error| self.explain(error));
         if outcome.is_ok() {
             tracing::info!("stopping {} guests, the backend and the broker", self.guests.len());
             self.end();
@@ -181,13 +189,19 @@ impl Supervisor {
         outcome
     }
 
-    fn run_until(&mut self, stop: &Stop, accepted: &mut Option<Keep>) -> Result<()> {
+    fn run_until(
+        &mut self,
+        (stop, hangup): (&Stop, Option<&Hangup>),
+        accepted: &mut Option<Keep>,
+    ) -> Result<()> {
         self.record_processes()?;
+        let mut reloads = Reloads::on(hangup, &self.host, self.claim.dir())?;
         loop {
             self.check_broker()?;
             self.check_backend()?;
             self.notices.pass_on(|| keep(accepted))?;
             self.note_connections(accepted)?;
+            reloads.iter_mut().try_for_each(|reloads| self.serve_reloads(reloads))?;
             for index in 0..self.guests.len() {
                 self.check_guest(index)?;
             }
@@ -207,9 +221,20 @@ impl Supervisor {
                 GuestState::Running(_, process) => Some(process.as_fd()),
                 _ => None,
             }));
-            if stop.wait_beside(&fds, self.next_deadline())? {
+            fds.extend(reloads.iter().flat_map(Reloads::wakers));
+            let due = reloads.as_ref().and_then(Reloads::due);
+            if stop.wait_beside(&fds, self.next_deadline(due))? {
                 return Ok(());
             }
+        }
+    }
+
+    /// Takes over a description that is read again.
+    fn serve_reloads(&mut self, reloads: &mut Reloads<'_>) -> io::Result<()> {
+        let Supervisor { backend, notices, host, claim, is_ready, .. } = self;
+        match backend {
+            Backends::Isolated(_) => reloads.refuse_isolated(),
+            Backends::Together(_) => reloads.serve(*is_ready, notices, host, claim),
         }
     }
 
@@ -233,7 +258,7 @@ impl Supervisor {
     }
 
     /// The time until the next deadline.
-    fn next_deadline(&self) -> Option<Duration> {
+    fn next_deadline(&self, of_reload: Option<Instant>) -> Option<Duration> {
         let backend = match &self.backend {
             Backends::Together(backend) => backend.process.is_none().then_some(backend.due),
             Backends::Isolated(isolation) => Some(isolation.deadline()),
@@ -242,7 +267,7 @@ impl Supervisor {
             GuestState::Leaving(_, due) | GuestState::Waiting(due) => Some(due),
             GuestState::Running(..) | GuestState::Gone => None,
         });
-        let due = guests.chain(backend).min();
+        let due = guests.chain(backend).chain(of_reload).min();
         due.map(|due| due.saturating_duration_since(Instant::now()))
     }
 

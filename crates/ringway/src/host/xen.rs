@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use ringway_backend::{Recipient, Sockets};
 use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
 use ringway_hypervisor::Hypervisor;
+use ringway_sys::hangup::Hangup;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
 use ringway_terminal::stop::Stop;
 use ringway_vif_shell::device::remove_stale_errors;
@@ -25,6 +26,7 @@ use super::devices::check_uplink;
 use super::isolation::{self, Isolation};
 use super::process::ProcessRecord;
 use super::progress::{Event, Show};
+use super::reload::refuse_isolated;
 use super::this_domain::{connect_backend, own_domid};
 use crate::confine::confine;
 use crate::description::{self, GuestName, Host, OnExit};
@@ -44,7 +46,7 @@ pub(crate) fn serve(
     dir: &Path,
     level: LevelFilter,
     show: Show,
-    stop: &Stop,
+    (stop, hangup): (&Stop, Option<Hangup>),
     accepted: Option<Keep>,
 ) -> Result<()> {
     // Busy polling takes CPU time from other virtual CPUs, including those of the guests served.
@@ -66,24 +68,24 @@ pub(crate) fn serve(
         if let Some(accepted) = accepted {
             accepted.keep();
         }
-        return supervise(&host, &mut store, &mut claim, (domid, level, show), stop);
+        let signals = (stop, hangup.as_ref());
+        return supervise(&host, &mut store, &mut claim, (domid, level, show), signals);
     }
     let (dir, own) = (claim.dir(), claim.dir().serving());
     own.make()?;
     let opener = opener::start(dir, None)?;
     let config = backend::config(&host, dir, Recipient::from_env())?;
-    let sockets = Sockets::open(dir)?.with_opener(opener);
+    let sockets = Sockets::open(dir)?.with_opener(opener).with_hangup(hangup);
     if let Some(accepted) = accepted {
         accepted.keep();
     }
     // Everything that needs more privileges is open, and no thread has been started.
     confine(&Confinement {
         files: Some(own.path()),
-        user_of: None,
         // It empties the run directory at its end.
         sockets: Some(dir.path()),
         devices: BACKEND_DEVICES,
-        role: Role::Vifs,
+        ..Confinement::of(Role::Vifs)
     })?;
     let dir = dir.path().display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
@@ -97,7 +99,7 @@ fn supervise(
     store: &mut Client,
     claim: &mut Claim,
     (domid, level, show): (DomId, LevelFilter, Show),
-    stop: &Stop,
+    (stop, hangup): (&Stop, Option<&Hangup>),
 ) -> Result<()> {
     let root = Vif::backend_root(domid);
     // In a driver domain the toolstack may not have created this node and granted access to it yet.
@@ -126,7 +128,9 @@ fn supervise(
         if isolation.take_watches(store)? {
             continue;
         }
-        let fds: Vec<_> = [store.as_fd()].into_iter().chain(isolation.wakers()).collect();
+        hangup.map_or(Ok(()), refuse_isolated)?;
+        let fds = [store.as_fd()].into_iter().chain(isolation.wakers());
+        let fds: Vec<_> = fds.chain(hangup.map(AsFd::as_fd)).collect();
         let pause = isolation.deadline().saturating_duration_since(Instant::now());
         if stop.wait_beside(&fds, Some(pause))? {
             isolation.stopping();

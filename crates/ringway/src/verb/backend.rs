@@ -140,7 +140,7 @@ fn serving_in<'a>(
     role: ringway_confine::Role,
 ) -> Confinement<'a> {
     let files = Some(own.path());
-    Confinement { files, user_of: files, sockets: None, devices, role }
+    Confinement { files, user_of: files, devices, ..Confinement::of(role) }
 }
 
 /// The link to the supervisor: this process's standard input.

@@ -45,11 +45,9 @@ pub(crate) fn run(args: &Broker) -> Result<()> {
     });
     // No thread has been started.
     confine(&Confinement {
-        files: None,
         sockets: Some(&args.dir),
-        user_of: None,
         devices: BROKER_DEVICES,
-        role: Role::Broker,
+        ..Confinement::of(Role::Broker)
     })?;
     let (stop_domains, stop_store) = (domains.handle(), store.handle());
     let store = thread::Builder::new().name("xenstore".into()).spawn(move || store.run())?;

@@ -348,11 +348,9 @@ fn run_one(args: &RunOne) -> Result<()> {
     };
     let sockets = Sockets::open(&dir.guest(&args.name))?;
     confine(&Confinement {
-        files: None,
         user_of: Some(&dir.guest(&args.name)),
-        sockets: None,
         devices: TAP_DEVICES,
-        role: Role::EmulatedGuest,
+        ..Confinement::of(Role::EmulatedGuest)
     })?;
     ringway_frontend::run(hypervisor, store, config, sockets, stop)?;
     Ok(())
@@ -379,11 +377,9 @@ fn run_frontend(args: &Here) -> Result<()> {
     // No thread has been started, and this opens the last things that need more privileges.
     let sockets = Sockets::open(&RunDir::new(&dir).guest(&domain.name.0))?;
     confine(&Confinement {
-        files: None,
-        user_of: None,
         sockets: Some(&dir),
         devices: FRONTEND_DEVICES,
-        role: Role::Vifs,
+        ..Confinement::of(Role::Vifs)
     })?;
     ringway_frontend::run(domain.hypervisor, domain.store, config, sockets, stop)?;
     Ok(())

@@ -16,14 +16,17 @@ use ringway_confine::{Confinement, Role};
 use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
 use ringway_sys::poll::{readable, wait};
 use ringway_terminal::stop::Stop;
-use ringway_vhost_shell::{Opener as Sockets, Turn, VifSocket};
+use ringway_vhost_shell::{Opener as Sockets, Outcome, Reloaded, Turn, VifSocket};
 use tracing::level_filters::LevelFilter;
 
 use crate::confine::confine;
-use crate::description::{self, VHOSTS_MAX, Vhost};
-use crate::host::{Process, read_description};
+use crate::description::{self, Host, Origin, VHOSTS_MAX, Vhost};
+use crate::host::{Accepted, Process, log_refusal, read_description};
 use crate::socket_group;
 use crate::vhosts;
+
+/// Bytes of a request: a description, with what JSON adds to it.
+const REQUEST_LEN_MAX: usize = 16 << 20;
 
 /// Opens sockets for the backend that starts it.
 #[derive(Debug, Args)]
@@ -53,31 +56,35 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let _signals = Stop::on_signals()?;
     ringway_sys::process::raise_open_files_limit()?;
     let dir = RunDir::new(&args.dir);
-    let host = read_description(&dir)?;
+    let mut host = read_description(&dir)?;
     let link = Link::new(rustix::stdio::stdin().try_clone_to_owned().context("standard input")?);
     let own = dir.opening();
     // The supervisor of tenants keeps what is added to them.
-    let (control, vhosts, added, file) = match &args.tenant {
+    let added = vhosts::read_added(&dir.vhosts());
+    let (control, added, file) = match &args.tenant {
         None => {
             own.make()?;
-            (dir.opener(), host.vhosts, vhosts::read_added(&dir.vhosts()), Some(dir.vhosts()))
+            (dir.opener(), added, Some(dir.vhosts()))
         }
         Some(tenant) => {
-            let added = vhosts::read_added(&dir.vhosts());
-            let of_tenant = |vhosts: &[Vhost]| vhosts::of_tenant(vhosts, tenant);
-            (dir.opener_of(tenant), of_tenant(&host.vhosts), of_tenant(&added), None)
+            host.vhosts = vhosts::of_tenant(&host.vhosts, tenant);
+            (dir.opener_of(tenant), vhosts::of_tenant(&added, tenant), None)
         }
     };
+    let rereads = host.origin.as_ref().filter(|_| file.is_some()).and_then(|origin| {
+        // Elsewhere the supervisor reads it.
+        origin.usage.has_toolstack.then(|| Accepted::of(&origin.file, dir.path()))
+    });
+    let rereads = rereads.transpose()?;
     let control = ControlSocket::bind(&control)?;
     let group = host.socket_group.as_ref().map(socket_group::join);
     confine(&Confinement {
         files: file.is_some().then(|| own.path()),
-        sockets: None,
-        user_of: None,
-        devices: &[],
-        role: Role::Opener,
+        description: rereads.as_ref().and_then(|it| it.file().parent()),
+        accepted: rereads.as_ref().and_then(Accepted::of_service),
+        ..Confinement::of(Role::Opener)
     })?;
-    let calls = ControlServer::start(control)?;
+    let calls = ControlServer::start_for(control, REQUEST_LEN_MAX)?;
     let sockets = Sockets::new(link);
     let sockets = match group {
         None => sockets,
@@ -86,12 +93,12 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
             format!("{error:#}")
         })),
     };
-    let mut opener = Opening::new(file, &vhosts, added, sockets)?;
+    let mut opener = Opening::new((host, rereads), file, added, sockets)?;
     loop {
         while let Some(call) = calls.next_call() {
             opener.take(call);
         }
-        if opener.turn()? == Next::End {
+        if opener.turn()? == Loop::End {
             // By now the socket belongs to the next opener.
             std::mem::forget(calls);
             return Ok(());
@@ -106,7 +113,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
 
 /// Whether to continue.
 #[derive(PartialEq, Eq)]
-enum Next {
+enum Loop {
     Turn,
     End,
 }
@@ -114,13 +121,17 @@ enum Next {
 /// Vifs of virtio, and the calls that wait for one of them to appear or disappear.
 struct Opening {
     sockets: Sockets,
-    /// The names of vifs in the description.
-    described: Vec<String>,
+    /// The description in force.
+    host: Host,
+    /// Where the description is read from again, and kept, if this process does that.
+    rereads: Option<Accepted>,
     /// Vifs added since, by name.
     added: BTreeMap<String, Vhost>,
     /// Where the added vifs are kept for the next opener, if it is this process that keeps them.
     file: Option<PathBuf>,
     waiting: HashMap<String, Waiting>,
+    /// A description that the backend is taking over.
+    next: Option<Next>,
 }
 
 enum Waiting {
@@ -128,17 +139,24 @@ enum Waiting {
     Removed(Call<OpenerRequest>),
 }
 
+/// A description that was read again.
+struct Next {
+    host: Host,
+    content: String,
+    /// From a supervisor, which keeps it.
+    call: Option<Call<OpenerRequest>>,
+}
+
 impl Opening {
     fn new(
+        (host, rereads): (Host, Option<Accepted>),
         file: Option<PathBuf>,
-        vhosts: &[Vhost],
         before: Vec<Vhost>,
         mut sockets: Sockets,
     ) -> Result<Opening> {
         let now = Instant::now();
-        let described: Vec<String> = vhosts.iter().map(|vhost| vhost.name.0.clone()).collect();
         let mut added = BTreeMap::new();
-        for vhost in vhosts {
+        for vhost in &host.vhosts {
             sockets.add(wanted(vhost, false)?, now);
         }
         for vhost in before {
@@ -152,7 +170,8 @@ impl Opening {
         // The problems of each vif are known before all are reported as present.
         sockets.turn(now)?;
         sockets.ready();
-        Ok(Opening { sockets, described, added, file, waiting: HashMap::new() })
+        let (waiting, next) = (HashMap::new(), None);
+        Ok(Opening { sockets, host, rereads, added, file, waiting, next })
     }
 
     fn take(&mut self, call: Call<OpenerRequest>) {
@@ -172,13 +191,17 @@ impl Opening {
                 }
                 Err(refusal) => refusal,
             },
+            OpenerRequest::Reload { text } => {
+                let read = self.parse(text);
+                return self.reload(read, Some(call));
+            }
         };
         call.reply(Reply::error(&refusal));
     }
 
     fn add(&mut self, section: &str) -> Result<Vhost, String> {
         let vhost = description::parse_vhost(section).map_err(|error| error.to_string())?;
-        if self.described.len() + self.added.len() >= usize::from(VHOSTS_MAX) {
+        if self.host.vhosts.len() + self.added.len() >= usize::from(VHOSTS_MAX) {
             return Err(format!("there are {VHOSTS_MAX} virtio vifs, which is the limit"));
         }
         let name = &vhost.name.0;
@@ -197,9 +220,10 @@ impl Opening {
     }
 
     fn remove(&mut self, name: &str) -> Result<(), String> {
-        if self.described.iter().any(|known| known == name) {
+        if self.host.vhosts.iter().any(|known| known.name.0 == name) {
             return Err(format!(
-                "{name} is in the description: remove its [[vhost]] there, and restart the host"
+                "{name} is in the description: remove its [[vhost]] there, and have the host read \
+                 it again"
             ));
         }
         if self.waiting.contains_key(name) {
@@ -214,38 +238,158 @@ impl Opening {
         Ok(())
     }
 
-    fn turn(&mut self) -> io::Result<Next> {
+    fn turn(&mut self) -> io::Result<Loop> {
         let Turn::Outcomes(outcomes) = self.sockets.turn(Instant::now())? else {
-            return Ok(Next::End);
+            return Ok(Loop::End);
         };
-        for (name, outcome) in outcomes {
-            let (call, outcome) = match (self.waiting.remove(&name), outcome) {
-                (None, _) => continue,
-                (Some(Waiting::Added(vhost, call)), Ok(())) => {
-                    self.added.insert(name, *vhost);
-                    (call, self.keep())
-                }
-                (Some(Waiting::Added(_, call)), Err(reason)) => {
-                    self.sockets.remove_unserved(&name);
-                    (call, Err(reason))
-                }
-                (Some(Waiting::Removed(call)), outcome) => {
-                    self.added.remove(&name);
-                    (call, outcome.and_then(|()| self.keep()))
-                }
-            };
-            call.reply(match outcome {
-                Ok(()) => Reply::ok(&()),
-                Err(reason) => Reply::error(&reason),
-            });
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Vif(name, outcome) => self.finish(name, outcome),
+                Outcome::ReloadWanted => self.read_again(),
+                Outcome::Described(outcome) => self.finish_reload(outcome)?,
+            }
         }
-        Ok(Next::Turn)
+        Ok(Loop::Turn)
+    }
+
+    fn finish(&mut self, name: String, outcome: Result<(), String>) {
+        let (call, outcome) = match (self.waiting.remove(&name), outcome) {
+            (None, _) => return,
+            (Some(Waiting::Added(vhost, call)), Ok(())) => {
+                self.added.insert(name, *vhost);
+                (call, self.keep())
+            }
+            (Some(Waiting::Added(_, call)), Err(reason)) => {
+                self.sockets.remove_unserved(&name);
+                (call, Err(reason))
+            }
+            (Some(Waiting::Removed(call)), outcome) => {
+                self.added.remove(&name);
+                (call, outcome.and_then(|()| self.keep()))
+            }
+        };
+        reply(call, outcome);
+    }
+
+    fn parse(&self, text: &str) -> Result<(String, Host), String> {
+        let Origin { file, usage } = self.origin()?;
+        let host = description::parse(&file.display().to_string(), text, *usage);
+        host.map(|host| (text.to_owned(), host)).map_err(|error| error.to_string())
+    }
+
+    fn origin(&self) -> Result<&Origin, String> {
+        let origin = self.host.origin.as_ref().filter(|_| self.file.is_some());
+        origin.ok_or_else(|| "this process serves no description of a file".to_owned())
+    }
+
+    /// Reads the description again from its file.
+    fn read_again(&mut self) {
+        let read = self.origin().and_then(|Origin { file, usage }| {
+            description::read(file, *usage).map_err(|error| error.to_string())
+        });
+        self.reload(read, None);
+    }
+
+    /// Has the backend take over a description, if nothing is wrong with it.
+    fn reload(&mut self, read: Result<(String, Host), String>, call: Option<Call<OpenerRequest>>) {
+        let checked = read.and_then(|(content, host)| {
+            self.refuse_description(&host).map_or(Ok(()), Err)?;
+            let vhosts = host.vhosts.iter().map(serde_json::to_value).collect::<Result<_, _>>();
+            vhosts.map(|vhosts| (vhosts, content, host)).map_err(|error| error.to_string())
+        });
+        match checked {
+            Ok((vhosts, content, host)) => {
+                self.sockets.describe(vhosts, Instant::now());
+                self.next = Some(Next { host, content, call });
+            }
+            Err(reason) => {
+                self.sockets.refuse(Instant::now());
+                refuse_reload(call, reason);
+            }
+        }
+    }
+
+    /// Why the vifs of a description cannot be served beside those that were added, if so.
+    fn refuse_description(&self, next: &Host) -> Option<String> {
+        if self.next.is_some() || !self.waiting.is_empty() {
+            return Some("a vif or another description is being taken over: try again".to_owned());
+        }
+        if next.vhosts.len() + self.added.len() > usize::from(VHOSTS_MAX) {
+            let added = self.added.len();
+            return Some(format!("{added} virtio vifs were added, and {VHOSTS_MAX} is the limit"));
+        }
+        let is_described = |it: &&Vhost| next.vhosts.iter().any(|vhost| vhost.name == it.name);
+        let stay = self.host.vhosts.iter().filter(is_described).chain(self.added.values());
+        let stay: Vec<&Vhost> = stay.collect();
+        let is_known = |vhost: &&Vhost| self.host.vhosts.iter().any(|it| it.name == vhost.name);
+        next.vhosts.iter().filter(|vhost| !is_known(vhost)).find_map(|vhost| {
+            let is_same = |it: &&&Vhost| it.name == vhost.name || it.socket == vhost.socket;
+            let other = stay.iter().find(is_same)?;
+            Some(format!(
+                "{} has the name or the socket of {}, which stays as it was: choose another, or \
+                 remove that vif first",
+                vhost.name, other.name
+            ))
+        })
+    }
+
+    fn finish_reload(&mut self, outcome: Result<Reloaded, String>) -> io::Result<()> {
+        let Some(Next { host, content, call }) = self.next.take() else { return Ok(()) };
+        let Reloaded { added, removed } = match outcome {
+            Ok(reloaded) => reloaded,
+            Err(reason) => {
+                refuse_reload(call, reason);
+                return Ok(());
+            }
+        };
+        removed.iter().for_each(|name| self.sockets.remove_unserved(name));
+        for vhost in host.vhosts.iter().filter(|vhost| added.contains(&vhost.name.0)) {
+            // It may be described since the start, and was not served then.
+            self.sockets.remove_unserved(&vhost.name.0);
+            self.sockets.add(wanted(vhost, false)?, Instant::now());
+        }
+        let kept = description::kept(&self.host, &host);
+        if !kept.is_empty() {
+            tracing::warn!(
+                "kept as it was: {} cannot change while the host runs: restart it",
+                kept.join(", ")
+            );
+        }
+        // A vif stays where it is for as long as it is served.
+        let in_force = host.vhosts.into_iter().map(|vhost| {
+            match self.host.vhosts.iter().find(|before| before.name == vhost.name) {
+                None => vhost,
+                Some(before) => Vhost { socket: before.socket.clone(), mode: before.mode, ..vhost },
+            }
+        });
+        self.host.vhosts = in_force.collect();
+        match (call, &self.rereads) {
+            (Some(call), _) => reply(call, Ok(())),
+            (None, Some(kept)) => kept.keep_or_warn(&content),
+            (None, None) => {}
+        }
+        Ok(())
     }
 
     /// Saves the added vifs, for a backend that restarts.
     fn keep(&self) -> Result<(), String> {
         let file = self.file.as_ref();
         file.map_or(Ok(()), |file| vhosts::save_added(file, self.added.values()))
+    }
+}
+
+fn reply(call: Call<OpenerRequest>, outcome: Result<(), String>) {
+    call.reply(match outcome {
+        Ok(()) => Reply::ok(&()),
+        Err(reason) => Reply::error(&reason),
+    });
+}
+
+/// Says why nothing has changed: to a supervisor, or in the log.
+fn refuse_reload(call: Option<Call<OpenerRequest>>, reason: String) {
+    match call {
+        Some(call) => reply(call, Err(reason)),
+        None => log_refusal(&reason),
     }
 }
 

@@ -9,7 +9,7 @@ use ringway_terminal::output::print;
 use ringway_terminal::stop::Stop;
 use ringway_worker::Policy;
 
-use crate::description::{self, Host, Usage};
+use crate::description::{self, Host, Origin, Usage};
 use crate::host::{
     Accepted, Ending, HypervisorKind, Keep, Show, Supervisor, check_path, default_dir, xen,
 };
@@ -95,13 +95,17 @@ pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
     let dir = run_dir(args.dir.as_deref(), &host)?;
     let show = if args.json { Show::Json } else { Show::Sentences };
     ringway_sys::process::raise_open_files_limit()?;
-    let stop = Stop::on_signals()?;
+    let (stop, hangup) = match host.origin {
+        Some(_) => Stop::on_signals_and_hangup().map(|(stop, hangup)| (stop, Some(hangup)))?,
+        None => (Stop::on_signals()?, None),
+    };
     match args.hypervisor {
         HypervisorKind::Emulated => {
             // Without a description, the host is an example, and no other one follows it.
             let ending = if args.config.is_some() { Ending::OfGuests } else { Ending::All };
             let serve = |host, accepted: &mut Option<Keep>| {
-                Supervisor::start(host, &dir, common.log_level, show, ending)?.run(&stop, accepted)
+                Supervisor::start(host, &dir, common.log_level, show, ending)?
+                    .run((&stop, hangup.as_ref()), accepted)
             };
             let Err(error) = serve(host, &mut accepted) else { return Ok(()) };
             // What is still to be kept has never served.
@@ -113,9 +117,12 @@ pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
             tracing::error!("{error:#}");
             warn(&kept);
             host.refused = Some(format!("{}: {error:#}", kept.file().display()));
+            host.origin = Some(Origin { file: kept.file().to_owned(), usage });
             serve(host, &mut None)
         }
-        HypervisorKind::Xen => xen::serve(host, &dir, common.log_level, show, &stop, accepted),
+        HypervisorKind::Xen => {
+            xen::serve(host, &dir, common.log_level, show, (&stop, hangup), accepted)
+        }
     }
 }
 
@@ -166,8 +173,9 @@ impl Start {
             return Ok(Start { host, accepted: None });
         };
         let error = match description::read(file, usage) {
-            Ok((content, host)) => {
+            Ok((content, mut host)) => {
                 let kept = Accepted::of(file, &run_dir(args.dir.as_deref(), &host)?)?;
+                host.origin = Some(Origin { file: kept.file().to_owned(), usage });
                 return Ok(Start { host, accepted: Some(Keep { kept, content }) });
             }
             Err(error) => error,
@@ -178,6 +186,7 @@ impl Start {
         tracing::error!("{error}");
         warn(&kept);
         host.refused = Some(error.summary());
+        host.origin = Some(Origin { file: kept.file().to_owned(), usage });
         Ok(Start { host, accepted: None })
     }
 }

@@ -92,11 +92,9 @@ pub(crate) fn run(
         dir.display()
     );
     confine(&Confinement {
-        files: None,
         sockets: Some(dir),
-        user_of: None,
         devices: TAP_DEVICES,
-        role: Role::VirtioGuest,
+        ..Confinement::of(Role::VirtioGuest)
     })?;
     ringway_frontend::run_vhost(config, sockets, stop).context("the guest")?;
     Ok(())

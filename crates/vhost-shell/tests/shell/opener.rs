@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
-use ringway_vhost_shell::{Connection, Mode, Opener, Received as Connected, Turn, VifSocket};
+use ringway_vhost_shell::{
+    Connection, Mode, Opener, Outcome, Received as Connected, Turn, VifSocket,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -39,6 +41,9 @@ fn news(backend: &Link) -> (Vec<String>, Option<OwnedFd>) {
                     OpenerEvent::Waiting { name, .. } => format!("{name} fails"),
                     OpenerEvent::AreaSent { name, error } => format!("{name} area {error:?}"),
                     OpenerEvent::Ready => "ready".to_owned(),
+                    OpenerEvent::Described { vhost } => format!("{vhost} described"),
+                    OpenerEvent::Reload => "reload".to_owned(),
+                    OpenerEvent::Refused => "refused".to_owned(),
                 });
             }
             Received::Nothing | Received::End => return (all, connection),
@@ -94,7 +99,7 @@ fn a_socket_of_ours_is_passed_on_again_and_again_and_goes_with_its_vif() {
     assert!(!dir.path().join("vm").exists());
     backend.send(&OpenerOrder::Done { name: "vm".to_owned(), error: None }, &[]).expect("room");
     let Turn::Outcomes(outcomes) = opener.turn(now).expect("a link") else { panic!("it is there") };
-    assert_eq!(outcomes, [("vm".to_owned(), Ok(()))]);
+    assert_eq!(outcomes, [Outcome::Vif("vm".to_owned(), Ok(()))]);
     assert_eq!(news(&backend).0, ["vm removed"]);
     drop(backend);
     assert!(matches!(opener.turn(now), Ok(Turn::End)));

@@ -149,6 +149,9 @@ impl Isolation {
         let begun = match &call.request {
             OpenerRequest::Add { section } => self.begin_addition(section),
             OpenerRequest::Remove { name } => self.begin_removal(name),
+            OpenerRequest::Reload { .. } => {
+                Err("a host with `isolate` reads its description at its start only".to_owned())
+            }
         };
         match begun {
             Ok((tenant, change)) => {

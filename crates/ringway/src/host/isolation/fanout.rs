@@ -256,7 +256,7 @@ fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
 }
 
 /// Sends a request to a process of this host, which a guest may have taken over.
-pub(super) fn ask_within<T: DeserializeOwned>(
+pub(in crate::host) fn ask_within<T: DeserializeOwned>(
     socket: &Path,
     request: &impl Serialize,
     limit: Duration,

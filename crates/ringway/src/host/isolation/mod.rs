@@ -28,6 +28,7 @@ use tracing::level_filters::LevelFilter;
 
 use self::additions::Additions;
 use self::child::{Child, ChildEvent};
+pub(super) use self::fanout::ask_within;
 use self::fanout::{Fanout, Respondents};
 use self::roster::{Change, Defaults, Roster};
 use super::HypervisorKind;

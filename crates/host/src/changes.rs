@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 /// The differences between the description in force and one that was read again.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DescriptionChanges {
     /// Names of vifs that were not described before.
     pub added: Vec<String>,
@@ -13,12 +11,10 @@ pub struct DescriptionChanges {
     pub removed: Vec<String>,
     /// Vifs that are described in another way.
     pub vifs: Vec<VifChanges>,
-    /// Other keys with another value, such as `host.workers`, which apply at the next start.
-    pub kept: Vec<String>,
 }
 
 /// What has changed of a vif.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VifChanges {
     /// Its name.
     pub vif: String,
@@ -48,16 +44,10 @@ impl DescriptionChanges {
                 vif.vif
             )
         });
-        let of_host = (!self.kept.is_empty()).then(|| {
-            format!(
-                "kept as it was: {} cannot change while the host runs: restart it",
-                self.kept.join(", ")
-            )
-        });
         let refused = self.vifs.iter().filter_map(|vif| {
             Some(format!("kept as they were: the rules of {}: {}", vif.vif, vif.refused.as_ref()?))
         });
-        of_host.into_iter().chain(of_vifs).chain(refused).collect()
+        of_vifs.chain(refused).collect()
     }
 }
 
