@@ -60,11 +60,13 @@ pub enum Canary {
     LeftNotes,
     /// The control plane handles all that has happened in one turn.
     LongTurn,
+    /// A vif ends when the description is read again, although that has it.
+    AbruptReload,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 27] = [
+    pub const ALL: [Canary; 28] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -92,5 +94,6 @@ impl Canary {
         Canary::LeftPairs,
         Canary::LeftNotes,
         Canary::LongTurn,
+        Canary::AbruptReload,
     ];
 }

@@ -39,6 +39,9 @@ pub enum Rule {
     Handshake,
     /// What a toolstack has set applies, whichever process serves the vif.
     Settings,
+    /// A description that is read again applies, disturbs no vif that it has, and changes nothing
+    /// if it is wrong.
+    Reload,
     /// A vif over which two processes have panicked is not served until it is released, and says
     /// so.
     Quarantine,

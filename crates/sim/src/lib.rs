@@ -34,6 +34,7 @@ mod panics;
 mod plane;
 mod port;
 mod process;
+mod reload;
 mod report;
 mod scenario;
 mod settings;

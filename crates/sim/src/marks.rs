@@ -232,6 +232,14 @@ marks! {
     PackedUp => "packed rings up",
     /// A limit of a virtio vif was set.
     VirtioLimited => "limit of a virtio vif set",
+    /// A description that was read again had another value.
+    ReloadChanged => "reload: another value",
+    /// It had none.
+    ReloadUnchanged => "reload: nothing else",
+    /// It was wrong.
+    ReloadRefused => "reload: refused",
+    /// It had no virtio vif any more.
+    ReloadRemoves => "reload: all removed",
     /// The process of a front-end was killed.
     FrontEndKilled => "front-end killed",
     /// Another process came in its place.

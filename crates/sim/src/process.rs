@@ -427,6 +427,27 @@ impl Process {
         host.add_virtio(added, session, now, &mut parts)
     }
 
+    /// Acts on the control plane.
+    pub(crate) fn with_parts<R>(
+        &mut self,
+        plane: &mut DataPlane,
+        notes: &mut KeptNotes,
+        act: impl FnOnce(&mut Host<Simulated>, &mut Parts<'_, Simulated>) -> R,
+    ) -> R {
+        let Process { host, store, hypervisor, devices, .. } = self;
+        act(host, &mut Parts { store, engines: plane, hypervisor, devices, notes })
+    }
+
+    /// Its virtio vifs.
+    pub(crate) fn virtio(&self) -> impl Iterator<Item = &VirtioVif<Simulated>> {
+        self.host.virtio()
+    }
+
+    /// Virtio vifs may have other places: each gets a turn.
+    pub(crate) fn note_places(&mut self) {
+        self.unfinished = (0..self.host.virtio().len()).collect();
+    }
+
     /// Tells the session of a virtio vif something, which then gets a turn.
     pub(crate) fn tell(
         &mut self,

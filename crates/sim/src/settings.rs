@@ -31,6 +31,10 @@ impl Settings {
         self.set.entry(name.to_owned()).or_default().insert(key, value.to_owned());
     }
 
+    pub(crate) fn unset(&mut self, name: &str, key: &str) {
+        self.set.get_mut(name).into_iter().for_each(|set| drop(set.remove(key)));
+    }
+
     /// There was no room to note what was set of a vif, and its process has ended.
     pub(crate) fn forget(&mut self, name: &str) {
         self.unknown.insert(name.to_owned());

@@ -57,6 +57,7 @@ impl World {
             self.expect_device(guest);
             self.virtio.openers.push(Opener::new());
             self.virtio.queues.push(QUEUES_MAX);
+            self.virtio.weights.push(None);
             self.virtio.are_clean.push(true);
         }
         for number in 0..self.scenario.intruders {
@@ -83,26 +84,24 @@ impl World {
 
     /// A process of the backend begins with the vifs of the description, which may have changed.
     pub(crate) fn add_virtio(&mut self, process: &mut Process) {
+        let described = self.described();
         let World { plane, notes, virtio, scenario, settings, .. } = self;
-        let vmms = virtio.vmms.iter().map(|vmm| (vmm.name.clone(), Some(vmm.guest)));
-        let intruders = virtio.intruders.iter().map(|intruder| (intruder.name.clone(), None));
-        let all: Vec<(String, Option<usize>)> = vmms.chain(intruders).collect();
-        for (number, (name, guest)) in all.into_iter().enumerate() {
+        for (number, wanted) in described.into_iter().enumerate() {
+            let name = wanted.name.clone();
+            let guest = virtio.vmms.get(number).map(|vmm| vmm.guest);
             match scenario.canary {
                 Some(Canary::ForgottenOffer) => drop(notes.remove(&Note::Negotiated(name.clone()))),
                 Some(Canary::ForgottenLimits) => drop(notes.remove(&Note::Settings(name.clone()))),
                 _ => {}
             }
-            let queues = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
-            let queues = queues.expect("there are few");
             if let Some(clean) = virtio.are_clean.get_mut(number) {
-                (*clean, virtio.queues[number]) = (true, queues);
+                (*clean, virtio.queues[number]) = (true, wanted.queues);
             }
             if notes.is_stale(&Note::Settings(name.clone())) {
                 settings.forget(&name);
             }
-            let bridge = guest.filter(|guest| scenario.are_patched[*guest]).map(bridge_of);
-            let config = described(name, queues, (guest, bridge));
+            let (socket, mode) = (PathBuf::from(name), Mode::Client);
+            let config = VhostVif { wanted, socket, mode, max_memory: None };
             let source = virtio.openers[number].begin(scenario.canary);
             let owner = guest.map(Owner::Guest);
             let added = process.add_virtio(&config, source, owner, plane, notes);
@@ -164,7 +163,7 @@ impl World {
             self.change_links(guest);
             return Ok(());
         }
-        match self.plane.choices.below(20) {
+        match self.plane.choices.below(21) {
             0..=4 => self.move_some_queue(guest),
             5 => self.toggle_capture(guest),
             6..=7 => {
@@ -193,6 +192,7 @@ impl World {
                 Ok(())
             }
             19 => self.release(guest),
+            20 => self.reload(number),
             _ => Ok(()),
         }
     }
@@ -338,11 +338,15 @@ impl World {
 
     /// All virtio vifs leave, as when the description has them no more.
     pub(crate) fn remove_virtio(&mut self) -> Checked {
-        let World { plane, backend, notes, virtio, .. } = self;
-        let vmms = virtio.vmms.iter().map(|vmm| vmm.name.clone());
+        let vmms = self.virtio.vmms.iter().map(|vmm| vmm.name.clone());
         let names: Vec<String> =
-            vmms.chain(virtio.intruders.iter().map(|it| it.name.clone())).collect();
-        for name in &names {
+            vmms.chain(self.virtio.intruders.iter().map(|it| it.name.clone())).collect();
+        let is_at_once = self.plane.choices.is_one_in(2);
+        if is_at_once {
+            self.reload_without_virtio(&names)?;
+        }
+        let World { plane, backend, notes, virtio, .. } = self;
+        for name in names.iter().filter(|_| !is_at_once) {
             if let Some(backend) = backend {
                 let removed = backend.on(Event::Removed(name.clone()), plane, notes);
                 removed.map_err(|error| lost(&error))?;
@@ -356,13 +360,13 @@ impl World {
 }
 
 /// What the description says of a vif.
-fn described(
+pub(crate) fn described(
     name: String,
     queues: u16,
     (guest, bridge): (Option<usize>, Option<String>),
-) -> VhostVif {
-    let wanted = VirtioWanted {
-        name: name.clone(),
+) -> VirtioWanted {
+    VirtioWanted {
+        name,
         queues,
         offloads: OffloadCaps::ALL,
         bridge,
@@ -372,8 +376,7 @@ fn described(
         rules: PortRules::default(),
         limits: VifLimits::default(),
         others: Vec::new(),
-    };
-    VhostVif { wanted, socket: PathBuf::from(name), mode: Mode::Client, max_memory: None }
+    }
 }
 
 /// What a front-end wants to use.

@@ -13,6 +13,8 @@ pub(crate) struct Virtio {
     pub(crate) openers: Vec<Opener>,
     /// By honest vif: the pairs that the description allows now.
     pub(crate) queues: Vec<u16>,
+    /// By honest vif: the weight that the description says, if it says one.
+    pub(crate) weights: Vec<Option<u16>>,
     /// By honest vif: whether nothing has gone wrong with it since the backend started.
     pub(crate) are_clean: Vec<bool>,
 }
