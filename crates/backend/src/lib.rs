@@ -41,8 +41,8 @@ pub use recipient::Recipient;
 pub use reports::Reports;
 use ringway_control::Link as ControlLink;
 pub use ringway_host::{
-    DeviceChange, DeviceState, HostConfig, KEYS, Purpose, Uplink, VirtioWanted, delete_devices,
-    uplink_obstacle,
+    Change, DeviceChange, DeviceState, HostConfig, KEYS, Purpose, Uplink, VirtioWanted,
+    delete_devices, uplink_obstacle,
 };
 use ringway_host::{Devices, Event, Followed, Host, Link, Scope, SessionEventOf, watch};
 use ringway_hypervisor::Hypervisor;

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use ringway_backend::{Change, KEYS};
+use ringway_xenbus::{LIMITS, Limit};
 use roff::{Roff, bold, roman};
 
 /// Comments before the keys that they are about, in sections.
@@ -23,6 +25,16 @@ const DESCRIPTION: [&str; 3] = [
      the name of a [[bridge]], a [[guest]] or a [[vhost]], and the socket of the latter.",
     "Each key below has its default, unless a comment says otherwise.",
 ];
+
+const RELOADED: &str = "SIGHUP to `ringway run`, or `systemctl reload`, has a running host read \
+    its description again. One with faults changes nothing. Otherwise every [[vhost]] that is gone \
+    ends, a new one is served, and one that is as before loses no frame. What `ringway vif set` \
+    has changed stays, unless the description has another value of the same key than before. All \
+    other sections apply at the next start of the host, and a host with `isolate` reads nothing \
+    again. The log names what has changed, and what stays as it was.";
+const APPLIES: &str = "Of a [[vhost]] these apply at once: ";
+const STAYS: &str = "These stay as they were until it is removed and added again, or the host is \
+    started again; with another bridge, all stay: ";
 
 /// Writes the page into a directory.
 ///
@@ -70,6 +82,14 @@ fn page() -> String {
             page.text([bold(line)]);
         }
     }
+    page.control("SH", ["A CHANGED DESCRIPTION"]);
+    page.control("PP", []).text([roman(RELOADED)]);
+    for (change, what) in [(Change::Live, APPLIES), (Change::Later, STAYS)] {
+        let keys = KEYS.iter().filter(|key| key.change == change).map(|key| key.name);
+        let limits = LIMITS.iter().filter(|_| change == Change::Live).map(Limit::name);
+        let keys: Vec<&str> = keys.chain(limits).collect();
+        page.control("PP", []).text([roman(what), bold(keys.join(", "))]);
+    }
     page.control("SH", ["SEE ALSO"]);
     page.text([bold("ringway-run"), roman("(1), /usr/share/doc/ringway")]);
     page.render()
@@ -86,6 +106,9 @@ mod tests {
             // What follows may have quotation marks, which are written in another way there.
             let key = line.split('"').next().unwrap_or_default();
             assert!(page.contains(key), "{line}");
+        }
+        for key in KEYS {
+            assert!(page.contains(key.name), "{}", key.name);
         }
         let [start, end] = [".RS 4\n.nf\n", ".fi\n.RE\n"].map(|part| page.matches(part).count());
         assert!(start > 20 && start == end, "{start} blocks begin, {end} end");

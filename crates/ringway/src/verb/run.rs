@@ -32,6 +32,9 @@ use crate::socket_group;
 /// $STATE_DIRECTORY if that is set, as for a service, else in the file DIR.accepted beside the run
 /// directory. A start with a description that has faults prints them and serves the kept one, if
 /// that was read from the same FILE; remove it to prevent this.
+///
+/// SIGHUP has it read FILE again (man ringway.toml says what applies then), unless its terminal is
+/// gone or there is no FILE: then it ends.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ringway run\n  \
                         ringway run --config host.toml --workers 4 --policy static\n  \

@@ -25,6 +25,7 @@ mod panics;
 mod paths;
 mod permitted;
 mod refusals;
+mod reload;
 mod rogues;
 mod rules;
 mod segment;

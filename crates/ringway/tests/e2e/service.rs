@@ -110,6 +110,22 @@ fn readiness_is_reported_by_the_process_that_the_service_manager_started() {
 }
 
 #[test]
+fn a_reload_is_reported_from_its_begin_to_its_end() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let (host, mut notices) = Notices::of(&pair(), &[]);
+    let supervisor = host.pid_of("ringway run");
+    notices.up_to("READY=1");
+    for text in [pair(), pair() + "[hots]\n"] {
+        fs::write(host.file("host.toml"), text).expect("written");
+        host.signal(Signal::HUP);
+        let all = [notices.up_to("RELOADING=1"), notices.up_to("READY=1")].concat();
+        let has_time = |(_, line): &(u32, String)| line.starts_with("MONOTONIC_USEC=");
+        assert!(all.iter().any(has_time), "{all:?}");
+        assert!(all.iter().all(|(sender, _)| *sender == supervisor), "{all:?}");
+    }
+}
+
+#[test]
 fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     let Some(_turn) = shared_turn(&[]) else { return };
     // As if the supervisor itself were the target.

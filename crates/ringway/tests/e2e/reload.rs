@@ -1,0 +1,251 @@
+//! A description that is read again by SIGHUP while its host serves guests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use ringway_control::{Link, OpenerEvent, OpenerOrder, Received, VifStatus};
+use ringway_description::{Origin, Usage};
+use ringway_e2e::host::{Host, Running, SOON, describe, ringway, wait_for};
+use ringway_e2e::machine::EchoConnection;
+use ringway_e2e::shared_turn;
+use ringway_e2e::virtio_guest::{Maker, description, guest_with, kill_backend, wait_for_queues};
+use ringway_sys::poll::wait_readable;
+use rustix::process::Signal;
+
+const TAKEN_OVER: &str = "the description was read again: ";
+const REFUSED: &str = "the description was read again, and nothing has changed";
+
+/// Has a host read another description, and waits for its decision.
+fn reload(host: &Host, text: &str) -> String {
+    let decisions = |host: &Host| host.log_count(TAKEN_OVER) + host.log_count(REFUSED);
+    let before = decisions(host);
+    fs::write(host.file("host.toml"), text).expect("written");
+    host.signal(Signal::HUP);
+    host.wait("a decision", SOON, |host| (decisions(host) > before).then_some(()));
+    let log = host.log();
+    let mut lines = log.lines().rev();
+    let decision = lines.find(|line| line.contains(TAKEN_OVER) || line.contains(REFUSED));
+    decision.expect("it is in the log").to_owned()
+}
+
+fn vhost(dir: &Path, name: &str, more: &str) -> String {
+    let socket = dir.join(name);
+    let head = format!("[[vhost]]\nname = \"{name}\"\nsocket = \"{}\"\n", socket.display());
+    head + "mode = \"server\"\n" + more
+}
+
+/// What a connection has counted: frames, which only grow while it lasts, and drops.
+fn counted(host: &Host, vif: &str) -> (u64, BTreeMap<String, u64>) {
+    let VifStatus { queues, .. } = host.vif(vif).expect("it is listed");
+    let frames = queues.iter().map(|queue| queue.tx_packets + queue.rx_packets).sum();
+    let mut dropped = BTreeMap::new();
+    for (reason, count) in queues.into_iter().flat_map(|queue| queue.dropped) {
+        *dropped.entry(reason).or_default() += count;
+    }
+    (frames, dropped)
+}
+
+/// The weight of a vif, if there is such a vif.
+fn weight(host: &Host, vif: &str) -> Option<u16> {
+    host.vif(vif).map(|vif| vif.limits.weight)
+}
+
+#[test]
+fn a_hundred_reloads_lose_no_frame_of_an_unchanged_vif() {
+    let Some(_turn) = shared_turn(&["socat", "unshare", "ping"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let unchanged = description(dir, &[("vm1", "server")]);
+    let host = Host::start(&(unchanged.clone() + &vhost(dir, "vm2", "weight = 1\n")));
+    let _guest = guest_with(dir, "vm1", Maker::Backend, "");
+    wait_for_queues(&host, 4);
+    let backend = host.pid_of("backend");
+    let echo = EchoConnection::start(&host, "a");
+    echo.expect_progress(&host, "it is served");
+    let mut before = ["vm1", "vif1.0"].map(|vif| counted(&host, vif));
+    for round in 1..=100_u16 {
+        let of_second = format!("weight = {round}\nprivate = {}\n", round % 2 == 0);
+        let third = if round % 4 < 2 { vhost(dir, "vm3", "") } else { String::new() };
+        let all = unchanged.clone() + &vhost(dir, "vm2", &of_second) + &third;
+        match round % 10 {
+            0 => {
+                let was = (weight(&host, "vm2"), host.vif("vm3").is_some());
+                let wrong = reload(&host, &(all + "wieght = 1\n"));
+                assert!(wrong.contains(REFUSED), "{wrong}");
+                let now = (weight(&host, "vm2"), host.vif("vm3").is_some());
+                assert_eq!(now, was, "round {round}");
+            }
+            _ => {
+                let done = reload(&host, &all);
+                assert!(done.contains(TAKEN_OVER) && !done.contains("vm1"), "{done}");
+                assert_eq!(weight(&host, "vm2"), Some(round));
+                host.wait("vm3", SOON, |host| {
+                    (host.vif("vm3").is_some() != third.is_empty()).then_some(())
+                });
+            }
+        }
+        let now = ["vm1", "vif1.0"].map(|vif| counted(&host, vif));
+        for ((frames, dropped), (frames_before, dropped_before)) in now.iter().zip(&before) {
+            assert!(frames >= frames_before, "round {round}: another connection");
+            assert_eq!(dropped, dropped_before, "round {round}");
+        }
+        before = now;
+    }
+    echo.expect_progress(&host, "after a hundred reloads");
+    assert_eq!(host.pid_of("backend"), backend);
+    assert_eq!(
+        host.log_count("wieght"),
+        20,
+        "each fault with its line, and the line: {}",
+        host.log()
+    );
+
+    // What was accepted last is in force in the next process, too.
+    assert!(fs::metadata(dir.join("vm3")).is_err(), "its socket is gone");
+    kill_backend(&host);
+    host.wait("vm2", SOON, |host| (weight(host, "vm2") == Some(99)).then_some(()));
+    echo.expect_progress(&host, "after its backend was killed");
+}
+
+#[test]
+fn what_cannot_change_is_named_and_a_kept_description_follows_the_accepted_one() {
+    let Some(_turn) = shared_turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let guests = |host: &str| describe(host, &[("a", "", "")]);
+    let first = guests("") + &vhost(dir, "vm1", "queues = 1\n");
+    let host = Host::start(&first);
+    let accepted = || fs::read_to_string(host.dir().with_extension("accepted")).expect("kept");
+    // A user's setting, and one of the description, which has another key.
+    host.text(&["vif", "set", "vm1", "weight", "7"]);
+    let second = guests("workers = 3") + &vhost(dir, "vm1", "queues = 2\nvlan = 5\n");
+    let done = reload(&host, &second);
+    assert!(done.ends_with("changed vlan of vm1"), "{done}");
+    assert_eq!(
+        (weight(&host, "vm1"), host.vif("vm1").and_then(|vif| vif.vlan)),
+        (Some(7), Some(5))
+    );
+    host.wait("what is kept", SOON, |host| {
+        let named = ["kept as it was: queues of vm1 cannot", "kept as it was: host.workers cannot"];
+        named.iter().all(|text| host.log_count(text) == 1).then_some(())
+    });
+    host.wait("it to be kept", SOON, |_| accepted().ends_with(&second).then_some(()));
+
+    // A name that is taken, beside a change that could be: neither, and nothing is kept.
+    let socket = dir.join("vm2").display().to_string();
+    host.text(&["vif", "add", "vm2", "--vhost", &socket, "--mode", "server"]);
+    let taken = guests("") + &vhost(dir, "vm2", "") + &vhost(dir, "vm1", "weight = 9\n");
+    let refused = reload(&host, &taken);
+    assert!(
+        refused.contains(REFUSED) && host.log_count("vm2 has the name or the socket of vm2") == 1
+    );
+    assert_eq!(weight(&host, "vm1"), Some(7));
+    assert!(accepted().ends_with(&second));
+    // The description wins for a key that it changes.
+    reload(&host, &(guests("") + &vhost(dir, "vm1", "weight = 9\n")));
+    assert_eq!((weight(&host, "vm1"), host.vif("vm1").and_then(|vif| vif.vlan)), (Some(9), None));
+    let virtio = host.vif("vm2").and_then(|vif| vif.virtio).expect("it is served still");
+    assert!(virtio.at_run_time);
+    let refused = host.verb(&["vif", "remove", "vm1"]);
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(reason.contains("have the host read it again"), "{reason}");
+}
+
+#[test]
+fn a_corrected_description_replaces_the_last_accepted_one_without_a_restart() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let text = describe("", &[("a", "", "")]);
+    let host = Host::start(&text);
+    host.signal(Signal::TERM);
+    let (_, place, _) = host.ended();
+    let host = Host::start_in(place, &(text.clone() + "[hots]\n"));
+    let notice = "serving the last accepted description";
+    assert!(host.text(&["vif", "list"]).contains(notice));
+    reload(&host, &text);
+    host.wait("no notice", SOON, |host| {
+        (!host.text(&["vif", "list"]).contains(notice)).then_some(())
+    });
+}
+
+#[test]
+fn a_host_with_processes_of_tenants_says_that_it_cannot() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let host = Host::start(&describe("isolate = true", &[("a", "", "")]));
+    let refused = reload(&host, &describe("isolate = true", &[("a", "", "weight = 2")]));
+    assert!(refused.contains(REFUSED), "{refused}");
+    assert_eq!(host.log_count("with `isolate` reads its description at its start only"), 1);
+}
+
+/// A message of an opener.
+fn next_event(link: &Link) -> OpenerEvent {
+    assert!(wait_readable(link, Some(SOON)).expect("a descriptor"), "no message has come");
+    match link.receive().expect("a message") {
+        Received::Message(event, _) => event,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// On real Xen no process but the opener may read the description again: it is confined, too.
+#[test]
+fn an_opener_without_a_supervisor_reads_the_description_and_keeps_the_accepted_one() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let [run, state, etc] = ["run", "state", "etc"].map(|name| place.path().join(name));
+    [&run, &state, &etc].into_iter().for_each(|dir| fs::create_dir(dir).expect("ours"));
+    let file = etc.join("ringway.toml");
+    let usage = Usage { has_toolstack: true, ..Usage::default() };
+    let mut host = ringway_description::Host::empty(usage).expect("good");
+    host.origin = Some(Origin { file: file.clone(), usage });
+    fs::write(run.join("host.json"), serde_json::to_vec(&host).expect("JSON")).expect("written");
+    let (link, theirs) = Link::pair().expect("descriptors");
+    let mut command = ringway();
+    command.args(["opener", "--dir"]).arg(&run).env("STATE_DIRECTORY", &state);
+    let log = fs::File::create(place.path().join("log")).expect("ours");
+    let mut opener = Running::start(command.stdin(theirs).stderr(log));
+    drop(command);
+    assert!(matches!(next_event(&link), OpenerEvent::Ready));
+    let order = |order: &OpenerOrder| link.send(order, &[]).expect("there is room");
+    let reloaded = |added: &[&str], removed: &[&str], error: Option<&str>| {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let (added, removed) = (names(added), names(removed));
+        OpenerOrder::Reloaded { added, removed, error: error.map(str::to_owned) }
+    };
+
+    fs::write(&file, "[[guest]]\nname = 'a'\n").expect("written");
+    order(&OpenerOrder::Reload);
+    assert!(matches!(next_event(&link), OpenerEvent::Refused));
+    let first = vhost(place.path(), "vm1", "");
+    fs::write(&file, &first).expect("written");
+    for error in [Some("it cannot be"), None] {
+        order(&OpenerOrder::Reload);
+        match next_event(&link) {
+            OpenerEvent::Described { vhost } => assert_eq!(vhost["name"], "vm1"),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(next_event(&link), OpenerEvent::Reload));
+        order(&reloaded(&["vm1"], &[], error));
+    }
+    match next_event(&link) {
+        OpenerEvent::Added { name, at_run_time: false, .. } => assert_eq!(name, "vm1"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(next_event(&link), OpenerEvent::Waiting { is_failure: false, .. }));
+    let accepted = || fs::read_to_string(state.join("ringway.toml.accepted")).unwrap_or_default();
+    wait_for("it to be kept", SOON, || accepted().ends_with(&first).then_some(()));
+    assert!(place.path().join("vm1").exists());
+
+    // An editor puts another file in its place.
+    fs::write(etc.join("new"), "").expect("written");
+    fs::rename(etc.join("new"), &file).expect("ours");
+    order(&OpenerOrder::Reload);
+    assert!(matches!(next_event(&link), OpenerEvent::Reload));
+    order(&reloaded(&[], &["vm1"], None));
+    wait_for("it to be gone", SOON, || (!place.path().join("vm1").exists()).then_some(()));
+    wait_for("it to be kept", SOON, || (accepted().lines().count() == 1).then_some(()));
+    drop(link);
+    assert!(opener.wait("its end", SOON).success());
+    let log = fs::read_to_string(place.path().join("log")).expect("ours");
+    assert!(log.contains("a section [[guest]]") && log.contains("it cannot be"), "{log}");
+    assert_eq!(log.matches(REFUSED).count(), 2, "{log}");
+}
