@@ -495,15 +495,15 @@ fn xcp_ng_plugs_moves_unplugs_and_restarts_a_vm() {
     let vif = guest.vif(0);
     for _ in 0..2 {
         let vm = plugged_vm(&host, &guest);
-        // The backend neither locks the vif nor reports a disconnected cable to the guest.
+        // The backend does not lock the vif, and the guest's cable is plugged in again.
         vm.plug.remove(&vm.private("locking-mode"));
         vm.plug.write(&vm.private("locking-mode"), "locked");
         vm.plug.write(&vm.private("ipv4-allowed"), "10.78.0.9");
         vm.plug.write(&vm.private("ipv6-allowed"), "");
         let disconnect = format!("{}/disconnect", vif.frontend_dir());
         vm.plug.write(&disconnect, "1");
-        vm.ping(0);
         vm.plug.write(&disconnect, "0");
+        vm.ping(0);
         // To another network; xenopsd itself notifies its script.
         vm.plug.write(&vm.private("bridge"), "xapi1");
         let (path, script) = (
