@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
 use ringway_vhost_shell::{
-    Connection, Mode, Opener, Outcome, Received as Connected, Turn, VifSocket,
+    Connection, Mode, Opener, Outcome, Received as Connected, Reloaded, Turn, VifSocket,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -98,11 +98,42 @@ fn a_socket_of_ours_is_passed_on_again_and_again_and_goes_with_its_vif() {
     opener.remove("vm");
     assert!(!dir.path().join("vm").exists());
     backend.send(&OpenerOrder::Done { name: "vm".to_owned(), error: None }, &[]).expect("room");
-    let Turn::Outcomes(outcomes) = opener.turn(now).expect("a link") else { panic!("it is there") };
-    assert_eq!(outcomes, [Outcome::Vif("vm".to_owned(), Ok(()))]);
+    assert_eq!(outcomes(&mut opener, now), [Outcome::Vif("vm".to_owned(), Ok(()))]);
     assert_eq!(news(&backend).0, ["vm removed"]);
     drop(backend);
     assert!(matches!(opener.turn(now), Ok(Turn::End)));
+}
+
+/// All that the backend has said.
+fn outcomes(opener: &mut Opener, now: Instant) -> Vec<Outcome> {
+    let Turn::Outcomes(outcomes) = opener.turn(now).expect("a link") else { panic!("it is there") };
+    outcomes
+}
+
+#[test]
+fn a_description_is_sent_although_nothing_else_happens() {
+    let (mut opener, backend) = pair();
+    let now = Instant::now();
+    backend.send(&OpenerOrder::Reload, &[]).expect("there is room");
+    assert_eq!(outcomes(&mut opener, now), [Outcome::ReloadWanted]);
+    assert_eq!(opener.due(), None);
+    opener.describe(vec!["vm1".into(), "vm2".into()], now);
+    assert!(opener.due().is_some_and(|due| due <= now));
+    assert!(outcomes(&mut opener, now).is_empty());
+    assert_eq!(news(&backend).0, ["\"vm1\" described", "\"vm2\" described", "reload"]);
+    let names = || (vec!["vm1".to_owned()], vec!["vm3".to_owned()]);
+    for error in [None, Some("it cannot be".to_owned())] {
+        let (added, removed) = names();
+        let order = OpenerOrder::Reloaded { added, removed, error: error.clone() };
+        backend.send(&order, &[]).expect("there is room");
+        let (added, removed) = names();
+        let expected = error.map_or(Ok(Reloaded { added, removed }), Err);
+        assert_eq!(outcomes(&mut opener, now), [Outcome::Described(expected)]);
+    }
+    opener.refuse(now);
+    assert!(opener.due().is_some_and(|due| due <= now));
+    assert!(outcomes(&mut opener, now).is_empty());
+    assert_eq!(news(&backend).0, ["refused"]);
 }
 
 #[test]
