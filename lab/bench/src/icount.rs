@@ -20,8 +20,7 @@ use crate::report::{Better, Case, Report};
 
 /// The C library copies more than a part of the cache in another way, with several times as many
 /// instructions, and asks the CPU for its size; of valgrind's CPU a frame of 64 KiB would be such a
-/// part. See "Hardware Capability Tunables" in
-/// its manual.
+/// part. See "Hardware Capability Tunables" in its manual.
 const COPY_AS_IN_CACHE: &str =
     "glibc.cpu.x86_non_temporal_threshold=0x1000000:glibc.cpu.x86_rep_movsb_threshold=0x1000000";
 /// The verb that callgrind watches.
