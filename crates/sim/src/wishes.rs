@@ -16,7 +16,8 @@ impl World {
     pub(crate) fn check_wishes(&mut self) -> Checked {
         for guest in 0..self.drivers.len() {
             while self.repeat_wish(guest)? {
-                self.settle()?;
+                // The message may meet a planned fault.
+                self.reconnect_closed()?;
             }
             let it = &self.plane.guests[guest];
             let (Some(wish), Some(nic)) = (&it.wish, it.nics.first()) else { continue };
