@@ -16,6 +16,7 @@ pub mod headers;
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
 mod mac;
+pub mod merge;
 mod pending;
 #[cfg(feature = "std")]
 mod queue;

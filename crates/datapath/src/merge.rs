@@ -1,0 +1,231 @@
+//! TCP frames of one flow that continue each other, as one frame: what the receiving kernel would
+//! make of them (GRO), made before they are written to it, so that it has fewer frames to handle.
+//!
+//! Only frames with pending segmentation begin a run. What joins it follows the rules of Linux
+//! (`tcp_gro_receive` in `net/ipv4/tcp_offload.c`, `inet_gro_receive` in `net/ipv4/af_inet.c`):
+//! cutting the whole gives the segments that the frames would have been cut into. Two rules differ.
+//! Linux keeps the first window that is advertised and ends a run at PSH; here another window ends
+//! it, and PSH does not: the whole has it if one of its frames has it, and what follows is here
+//! already, so that nothing waits.
+//!
+//! Over IPv4 the whole may exceed 64 KiB. Its header then has the length 0, which Linux reads as
+//! "all that is in the buffer" from 6.3 on (`iph_totlen`).
+
+use arrayvec::ArrayVec;
+use ringway_wire::vnet::{
+    VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6, VirtioNetHdr,
+};
+
+use crate::checksum::{complete_ipv4_header, set_pseudo, write};
+use crate::headers::{ETH_LEN, Headers, IPV6_LEN, IpVersion, PROTO_TCP, Transport};
+use crate::vnet::TCP_FLAGS_OFFSET;
+use crate::{Checksum, Frame, Gso, GsoKind};
+
+/// The most bytes of headers of a run: Ethernet, IPv6 without extensions, TCP with all options.
+const HEAD_MAX: usize = ETH_LEN + IPV6_LEN + 60; // not a limit: longer ones are not merged
+
+/// Headers of frames that are merged.
+pub type Head = ArrayVec<u8, HEAD_MAX>;
+
+/// Frames of a flow that were found to continue each other. It has no bytes but their headers.
+#[derive(Debug)]
+pub struct Run {
+    headers: Headers,
+    gso: Gso,
+    /// The headers of the first frame, with the flags of all.
+    head: Head,
+    /// Data of all frames together, in bytes.
+    payload: usize,
+    /// The most bytes of the whole.
+    len_max: usize,
+    /// Nothing may follow: the last frame ended with a short segment, or the connection.
+    is_closed: bool,
+}
+
+/// What a frame is to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It follows the run and now belongs to it.
+    Next,
+    /// It is of another flow, so it may leave after the run.
+    Elsewhere,
+    /// It may be of the same flow, and does not join: the run ends here, so that order is kept.
+    Behind,
+}
+
+impl Run {
+    /// A run that this frame begins, of at most `len_max` bytes; `None` if nothing could join it.
+    #[inline]
+    pub fn begin(first: &Frame, len_max: usize) -> Option<Run> {
+        let gso = first.offload.gso?;
+        if first.len() >= len_max {
+            return None;
+        }
+        Run::of(first, gso, len_max)
+    }
+
+    fn of(first: &Frame, gso: Gso, len_max: usize) -> Option<Run> {
+        let headers = mergeable(first)?;
+        if gso.kind.transport() != Transport::Tcp || gso.kind.version() != headers.version {
+            return None;
+        }
+        let head = first.bytes().get(..headers.payload)?;
+        let flags = head[headers.l4 + TCP_FLAGS_OFFSET];
+        let payload = headers.end - headers.payload;
+        let is_closed = flags & TCP_FIN != 0 || payload % usize::from(gso.size.max(1)) != 0;
+        let head = head.try_into().ok()?;
+        (!is_closed).then_some(Run { headers, gso, head, payload, len_max, is_closed })
+    }
+
+    /// Whether no frame can join any more.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Where a frame that leaves after the run's frames belongs.
+    pub fn place(&mut self, next: &Frame) -> Place {
+        let Some(headers) = next.headers() else { return Place::Elsewhere };
+        if !self.may_be_same_flow(next.bytes(), &headers) {
+            return Place::Elsewhere;
+        }
+        match self.joined(next) {
+            Some(()) => Place::Next,
+            None => Place::Behind,
+        }
+    }
+
+    /// A fragment has no ports, so it may belong to any flow between its addresses.
+    fn may_be_same_flow(&self, next: &[u8], headers: &Headers) -> bool {
+        let own = &self.headers;
+        let ports = headers.ports(next);
+        headers.version == own.version
+            && headers.protocol == PROTO_TCP
+            && headers.addresses(next) == own.addresses(&self.head)
+            && (ports.is_none() || ports == own.ports(&self.head))
+    }
+
+    /// Adds a frame of the flow; `None` if it does not continue the run.
+    fn joined(&mut self, next: &Frame) -> Option<()> {
+        let headers = mergeable(next)?;
+        let payload = headers.end - headers.payload;
+        let size = usize::from(self.gso.size);
+        let has_size = match next.offload.gso {
+            Some(gso) => gso == self.gso,
+            None => next.offload.checksum == Checksum::Blank && payload <= size,
+        };
+        let whole = self.head.len() + self.payload + payload;
+        if self.is_closed || !has_size || whole > self.len_max || whole > self.longest() {
+            return None;
+        }
+        let head = next.bytes().get(..headers.payload)?;
+        let follows = self.sequence().wrapping_add(u32::try_from(self.payload).ok()?);
+        if !self.is_like(&headers, head) || sequence(head, headers.l4) != follows {
+            return None;
+        }
+        let flags = head[headers.l4 + TCP_FLAGS_OFFSET];
+        self.head[headers.l4 + TCP_FLAGS_OFFSET] |= flags;
+        self.payload += payload;
+        self.is_closed = flags & TCP_FIN != 0 || payload % size != 0;
+        Some(())
+    }
+
+    /// Whether the headers of a frame differ from those of the run only where segments of a frame
+    /// do.
+    fn is_like(&self, headers: &Headers, head: &[u8]) -> bool {
+        let Headers { l3, l4, payload, version, .. } = self.headers;
+        if (headers.l3, headers.l4, headers.payload) != (l3, l4, payload) {
+            return false;
+        }
+        // Length, identification, checksum.
+        let of_ip = match version {
+            IpVersion::V4 => [l3 + 2..l3 + 6, l3 + 10..l3 + 12],
+            IpVersion::V6 => [l3 + 4..l3 + 6, l3 + 6..l3 + 6],
+        };
+        // Sequence number, checksum.
+        let of_tcp = [l4 + 4..l4 + 8, l4 + 16..l4 + 18];
+        let mut expected = self.head.clone();
+        for field in of_ip.into_iter().chain(of_tcp) {
+            expected[field.clone()].copy_from_slice(&head[field]);
+        }
+        let flags_at = l4 + TCP_FLAGS_OFFSET;
+        expected[flags_at] &= !(TCP_FIN | TCP_PSH);
+        expected[flags_at] |= head[flags_at] & (TCP_FIN | TCP_PSH);
+        expected[..] == *head
+    }
+
+    fn sequence(&self) -> u32 {
+        sequence(&self.head, self.headers.l4)
+    }
+
+    /// The most bytes that headers can describe. Over IPv6, a longer packet needs an option that
+    /// guests may not know.
+    fn longest(&self) -> usize {
+        match self.headers.version {
+            IpVersion::V4 => usize::MAX,
+            IpVersion::V6 => self.headers.l3 + IPV6_LEN + usize::from(u16::MAX),
+        }
+    }
+
+    /// The headers of the whole, and the virtio-net header to put before them. The data of the
+    /// frames follows, each without the headers before it.
+    pub fn finish(mut self) -> (VirtioNetHdr, Head) {
+        let end = self.head.len() + self.payload;
+        let headers = Headers { end, ..self.headers };
+        let (at, len) = match headers.version {
+            IpVersion::V4 => (headers.l3 + 2, end - headers.l3),
+            IpVersion::V6 => (headers.l3 + 4, end - headers.l3 - IPV6_LEN),
+        };
+        let len = u16::try_from(len).unwrap_or(0).to_be_bytes();
+        let filled = write(&mut self.head, at, len)
+            .and_then(|()| complete_ipv4_header(&mut self.head, &headers))
+            .and_then(|()| set_pseudo(&mut self.head, &headers));
+        debug_assert_eq!(filled, Ok(()), "headers of a frame that was parsed");
+        let field = |offset: usize| u16::try_from(offset).unwrap_or(0);
+        let header = VirtioNetHdr {
+            flags: VIRTIO_NET_HDR_F_NEEDS_CSUM,
+            gso_type: match self.gso.kind {
+                GsoKind::TcpV6 => VIRTIO_NET_HDR_GSO_TCPV6,
+                _ => VIRTIO_NET_HDR_GSO_TCPV4,
+            },
+            hdr_len: field(headers.payload),
+            gso_size: self.gso.size,
+            csum_start: field(headers.l4),
+            csum_offset: field(Transport::Tcp.checksum_offset()),
+        };
+        (header, self.head)
+    }
+}
+
+/// The headers of a frame that could be part of a run: TCP data over IPv4 that is not to be
+/// fragmented, without options, or over IPv6 without extensions; no VLAN tag and no padding; and of
+/// flags only ACK, ECE, PSH and FIN.
+fn mergeable(frame: &Frame) -> Option<Headers> {
+    let headers = frame.headers()?;
+    let bytes = frame.bytes();
+    let ip_len = headers.l4 - headers.l3;
+    let is_plain = match headers.version {
+        IpVersion::V4 => ip_len == 20 && bytes.get(headers.l3 + 6)? & IPV4_DF != 0,
+        IpVersion::V6 => ip_len == IPV6_LEN,
+    };
+    let flags = bytes.get(headers.l4 + TCP_FLAGS_OFFSET)?;
+    let is_data = headers.transport == Some(Transport::Tcp)
+        && headers.payload < headers.end
+        && flags & !(TCP_ECE | TCP_PSH | TCP_FIN) == TCP_ACK;
+    (is_plain && is_data && headers.l3 == ETH_LEN && headers.end == frame.len()).then_some(headers)
+}
+
+fn sequence(head: &[u8], l4: usize) -> u32 {
+    let field = head.get(l4 + 4..).and_then(<[u8]>::first_chunk);
+    field.copied().map(u32::from_be_bytes).unwrap_or_default()
+}
+
+/// "Do not fragment", in the first byte of flags and offset: without it, identifications have a
+/// meaning and must count up.
+const IPV4_DF: u8 = 0x40;
+const TCP_FIN: u8 = 0x01;
+const TCP_PSH: u8 = 0x08;
+const TCP_ACK: u8 = 0x10;
+const TCP_ECE: u8 = 0x40;
+
+#[cfg(test)]
+mod tests;
