@@ -9,6 +9,7 @@ mod vif_or_tap;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
@@ -27,6 +28,8 @@ pub struct Tap {
     enabled: usize,
     /// Work that may be left to the kernel in frames written to the device.
     caps: OffloadCaps,
+    /// What [`merge`](Tap::merge) was last given.
+    merge_len: Arc<AtomicUsize>,
 }
 
 impl Tap {
@@ -59,7 +62,7 @@ impl Tap {
         for _ in 1..queues {
             files.push(Arc::new(TunFile::open(&name, mode)?));
         }
-        let tap = Tap { name, enabled: files.len(), files, caps };
+        let tap = Tap { name, enabled: files.len(), files, caps, merge_len: Arc::default() };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
@@ -77,7 +80,7 @@ impl Tap {
         for file in files.iter().filter(|file| file.queue_state().is_ok_and(is_detached)) {
             file.set_queue(QueueState::Attached)?;
         }
-        let tap = Tap { name, enabled: files.len(), files, caps };
+        let tap = Tap { name, enabled: files.len(), files, caps, merge_len: Arc::default() };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
@@ -112,6 +115,15 @@ impl Tap {
             tso_v6: segmentation && caps.gso_v6,
             uso: segmentation && caps.uso_v4 && caps.uso_v6 && self.caps.uso_v4,
         })
+    }
+
+    /// Lets queues write TCP frames of a flow that continue each other as one, of at most `len_max`
+    /// bytes; 0, as at first, to write each as it is. This can be called at any time.
+    ///
+    /// It is for a device whose frames end in this kernel, which then handles fewer. One that
+    /// forwards them would have to cut them again. Linux before 6.3 takes at most 64 KiB.
+    pub fn merge(&self, len_max: usize) {
+        self.merge_len.store(len_max, Ordering::Relaxed);
     }
 
     /// Enables the first `count` queues and disables the others, so that a vif can reconnect with
@@ -160,7 +172,10 @@ impl Tap {
         let counters = (0..).map(counters);
         files
             .zip(counters)
-            .map(|(file, counters)| TapQueue::new(Arc::clone(file), side, self.caps, counters))
+            .map(|(file, counters)| {
+                let (file, merge_len) = (Arc::clone(file), Arc::clone(&self.merge_len));
+                TapQueue::new(file, side, self.caps, counters, merge_len)
+            })
             .collect()
     }
 }

@@ -1,19 +1,21 @@
 //! The [`PortQueue`] over one queue of a TAP device.
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+use ringway_datapath::merge::{Place, Run};
 use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
     BODY_LEN_MAX, Budget, DropReason, End, Ends, Frame, FrameBatch, FramePool, FrameQueue,
-    MIDDLE_LEN, OffloadCaps, PagePool, Pages, Pending, PortQueue, Probe, QueueCounters, QueueDown,
-    QueueTraits, Result, Wakers, Woken,
+    MIDDLE_LEN, OffloadCaps, PIECES_MAX, PagePool, Pending, PortQueue, Probe, QueueCounters,
+    QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
-use ringway_sys::tun::{TunFile, WriteOutcome};
+use ringway_sys::tun::{PARTS_MAX, Part, TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
 
 /// Where a TAP device is, which determines the guest's `tx` and `rx`.
@@ -34,6 +36,8 @@ pub struct TapQueue {
     counters: Arc<QueueCounters>,
     /// Where long incoming frames are put; `None` to put them into buffers.
     page_pool: Option<Box<dyn PagePool>>,
+    /// The longest frame that frames of a flow are written as; 0 if each is written as it is.
+    merge_len: Arc<AtomicUsize>,
     /// The last ingress stopped before it found the device empty, so that no event will come.
     may_have_more: bool,
 }
@@ -45,7 +49,8 @@ impl TapQueue {
     /// # Errors
     /// If `fd` is not a queue of a TAP device with the framing of [`TunFile::open`].
     pub fn from_fd(fd: OwnedFd, side: Side, counters: Arc<QueueCounters>) -> io::Result<TapQueue> {
-        Ok(TapQueue::new(Arc::new(TunFile::from_fd(fd)?), side, OffloadCaps::NETIF, counters))
+        let file = Arc::new(TunFile::from_fd(fd)?);
+        Ok(TapQueue::new(file, side, OffloadCaps::NETIF, counters, Arc::default()))
     }
 
     pub(crate) fn new(
@@ -53,8 +58,10 @@ impl TapQueue {
         side: Side,
         caps: OffloadCaps,
         counters: Arc<QueueCounters>,
+        merge_len: Arc<AtomicUsize>,
     ) -> TapQueue {
-        TapQueue { file, side, caps, counters, page_pool: None, may_have_more: false }
+        let page_pool = None;
+        TapQueue { file, side, caps, counters, page_pool, merge_len, may_have_more: false }
     }
 
     /// Puts long incoming frames, except their first page, into these pages.
@@ -150,17 +157,40 @@ impl TapQueue {
         frame: &mut Frame,
         pool: &mut FramePool,
     ) -> io::Result<Result<WriteOutcome, DropReason>> {
-        if let Some(end) = frame.end() {
-            let pages = pool.pages_of(end).map(Pages::memory);
-            if let Some(pages) = pages.and_then(<dyn Any>::downcast_ref::<SharedPages>) {
-                let pieces = end.pieces().iter().map(|piece| (piece.at, piece.len));
-                return self.file.write_pages(header, frame.bytes(), pages, pieces).map(Ok);
-            }
+        if let Some(parts) = parts_of(frame, 0, pool) {
+            return self.file.write_parts(header, parts).map(Ok);
         }
         match pool.complete(frame) {
             Ok(()) => self.file.write_frame(header, frame.bytes()).map(Ok),
             Err(reason) => Ok(Err(reason)),
         }
+    }
+
+    /// Takes the frames that continue this one out of those that leave after it.
+    fn run_of(&self, first: &Frame, from: &mut FrameQueue) -> Option<(Run, Members)> {
+        let mut run = Run::begin(first, self.merge_len.load(Ordering::Relaxed))?;
+        let mut members = Members::new();
+        let mut at = 0;
+        while at < from.len().min(LOOK_AHEAD) && !members.is_full() && !run.is_closed() {
+            match run.place(&from[at]) {
+                Place::Next => members.extend(from.remove(at)),
+                Place::Elsewhere => at += 1,
+                Place::Behind => break,
+            }
+        }
+        (!members.is_empty()).then_some((run, members))
+    }
+
+    /// Writes a run as one frame; false if that was not possible now, for whatever reason.
+    fn write_run(&self, run: Run, first: &Frame, others: &Members, pool: &FramePool) -> bool {
+        let (header, head) = run.finish();
+        let mut parts: ArrayVec<Part<'_>, PARTS_MAX> = ArrayVec::new();
+        parts.push(Part::Bytes(&head));
+        for frame in std::iter::once(first).chain(others) {
+            let Some(own) = parts_of(frame, head.len(), pool) else { return false };
+            parts.extend(own);
+        }
+        matches!(self.file.write_parts(&header, parts.into_iter()), Ok(WriteOutcome::Sent))
     }
 
     fn count_ingress(&self, frames: u64, bytes: u64) {
@@ -222,7 +252,22 @@ impl PortQueue for TapQueue {
     fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         let mut tally = Tally::default();
         let mut result = Ok(());
+        // Frames that could not be written as one.
+        let mut singly = 0_usize;
         while let Some(mut frame) = from.pop_front() {
+            let run = if singly == 0 { self.run_of(&frame, from) } else { None };
+            singly = singly.saturating_sub(1);
+            if let Some((run, others)) = run {
+                if self.write_run(run, &frame, &others, pool) {
+                    for frame in std::iter::once(frame).chain(others) {
+                        tally.add(&frame);
+                        pool.recycle(frame);
+                    }
+                    continue;
+                }
+                singly = others.len();
+                others.into_iter().rev().for_each(|frame| from.push_front(frame));
+            }
             match self.write(&mut frame, pool) {
                 Ok(Written::Sent) => tally.add(&frame),
                 Ok(Written::Dropped(reason)) => self.counters.dropped.count(reason, 1),
@@ -288,6 +333,32 @@ struct Room {
     large: Option<Frame>,
     /// For what follows the first [`MIDDLE_LEN`] bytes.
     end: Option<End>,
+}
+
+/// Frames that are written as one with another. More need memory in longer pieces than a kernel
+/// always has.
+type Members = ArrayVec<Frame, 3>;
+/// Frames among which those that continue another are searched for.
+const LOOK_AHEAD: usize = 32;
+
+const _: () = assert!(PARTS_MAX > 4 * (1 + PIECES_MAX));
+
+/// Where the bytes of a frame behind the first `from` are; `None` if the kernel cannot read them
+/// there, or if these are not in the frame's buffer.
+fn parts_of<'a>(
+    frame: &'a Frame,
+    from: usize,
+    pool: &'a FramePool,
+) -> Option<impl Iterator<Item = Part<'a>>> {
+    let bytes = frame.bytes().get(from..)?;
+    let end = match frame.end() {
+        None => None,
+        Some(end) => Some((end, pool.pages_of(end)?.memory().downcast_ref::<SharedPages>()?)),
+    };
+    let pieces = end.into_iter().flat_map(|(end, pages)| {
+        end.pieces().iter().map(move |piece| Part::Pages(pages, piece.at, piece.len))
+    });
+    Some(std::iter::once(Part::Bytes(bytes)).chain(pieces))
 }
 
 /// The memory of an end in one piece, and the piece's place in it.

@@ -11,6 +11,19 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::linux::explain;
 
+/// The version of the running kernel, major and minor; (0, 0) if it has an unusual name.
+pub fn kernel_version() -> (u32, u32) {
+    version_of(&rustix::system::uname().release().to_string_lossy())
+}
+
+fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|char: char| !char.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+        _ => (0, 0),
+    }
+}
+
 /// The CPUs that the calling thread may run on, ascending. All of them are online.
 ///
 /// # Errors
@@ -150,6 +163,16 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn a_kernel_has_a_version_whatever_follows_it() {
+        for (release, version) in
+            [("6.18.0", (6, 18)), ("5.10-rt", (5, 10)), ("6.1.0-37-amd64", (6, 1)), ("odd", (0, 0))]
+        {
+            assert_eq!(version_of(release), version);
+        }
+        assert!(kernel_version() > (4, 0));
+    }
 
     #[test]
     fn a_program_name_with_parentheses_does_not_shift_the_fields() {

@@ -265,33 +265,33 @@ impl TunFile {
         outcome_of(rustix::io::writev(&self.fd, &slices).map(drop))
     }
 
-    /// Writes one frame whose end is in pages: `head`, then each piece of the pages, given as
-    /// offset and length. A peer may change the pages meanwhile; the kernel reads them once.
+    /// Writes one frame of several parts, in this order. A peer may change pages meanwhile; the
+    /// kernel reads them once.
     ///
     /// # Panics
-    /// If a piece is not in the pages, or there are more than [`PIECES_MAX`].
+    /// If there are more parts than [`PARTS_MAX`], or one is not in its pages.
     ///
     /// # Errors
     /// As [`write_frame`](TunFile::write_frame).
-    pub fn write_pages(
+    pub fn write_parts<'a>(
         &self,
-        header: &VirtioNetHdr,
-        head: &[u8],
-        pages: &SharedPages,
-        pieces: impl Iterator<Item = (usize, usize)>,
+        header: &'a VirtioNetHdr,
+        parts: impl Iterator<Item = Part<'a>>,
     ) -> io::Result<WriteOutcome> {
         let raw =
             |base: *const u8, len| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
-        let mut slices: ArrayVec<libc::iovec, { 2 + PIECES_MAX }> = ArrayVec::new();
+        let mut slices: ArrayVec<libc::iovec, { 1 + PARTS_MAX }> = ArrayVec::new();
         let header = header.as_bytes();
         slices.push(raw(header.as_ptr(), header.len()));
-        slices.push(raw(head.as_ptr(), head.len()));
-        slices.extend(pieces.map(|(at, len)| raw(pages.at(at, len), len)));
+        slices.extend(parts.map(|part| match part {
+            Part::Bytes(bytes) => raw(bytes.as_ptr(), bytes.len()),
+            Part::Pages(pages, at, len) => raw(pages.at(at, len), len),
+        }));
         let count = slices.len() as c_int;
-        // SAFETY: each slice is readable for the whole call: the first two are borrowed, and `at`
-        // checked that the others are inside memory that `pages` keeps. The kernel only reads them.
-        // No reference into that memory exists, so a peer that writes it races with none of our
-        // accesses.
+        // SAFETY: each slice is readable for the whole call: bytes are borrowed for as long, and
+        // `at` checked that the others are inside memory that their pages, borrowed as well, keep.
+        // The kernel only reads them. No reference into shared memory exists, so a peer that writes
+        // it races with none of our accesses.
         let written = unsafe { libc::writev(self.fd.as_raw_fd(), slices.as_ptr(), count) };
         outcome_of(match written {
             0.. => Ok(()),
@@ -318,8 +318,17 @@ impl AsFd for TunFile {
     }
 }
 
-/// The most pieces of pages in one frame.
-pub const PIECES_MAX: usize = 4; // not a limit: our own frames
+/// A part of a frame.
+#[derive(Debug, Clone, Copy)]
+pub enum Part<'a> {
+    /// Bytes of our own.
+    Bytes(&'a [u8]),
+    /// A piece of pages that a peer may write: its offset and its length.
+    Pages(&'a SharedPages, usize, usize),
+}
+
+/// The most parts of one frame.
+pub const PARTS_MAX: usize = 20; // not a limit: our own frames
 
 fn outcome_of(written: rustix::io::Result<()>) -> io::Result<WriteOutcome> {
     match written {

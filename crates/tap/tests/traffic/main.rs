@@ -5,6 +5,7 @@ mod guest;
 mod wire;
 
 use std::error::Error;
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -14,14 +15,15 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::checksum::complete_ipv4_header;
 use ringway_datapath::{
-    Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps,
-    PoolBudget, PortQueue, QueueCounters, QueueDown, headers,
+    Budget, Checksum, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, Offload,
+    OffloadCaps, PoolBudget, PortQueue, QueueCounters, QueueDown, headers,
 };
 use ringway_hypervisor::Hypervisor;
 use ringway_loopback::{Limits, Loopback};
 use ringway_net::{LinkSetting, Netlink};
 use ringway_netfront::Slabs;
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
+use ringway_sys::process::kernel_version;
 use ringway_sys::tun::{Lifetime, QueueMode, TunFile};
 use ringway_tap::{Side, Tap, TapQueue};
 use ringway_wire::DomId;
@@ -52,10 +54,12 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 12] = [
+    let tests: [Test; 14] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
         ("the_ends_of_large_segments_cross_in_pages", segments_cross_in_pages),
+        ("segments_cross_where_writes_are_merged", merged_segments_cross),
+        ("linux_takes_segments_that_continue_each_other_as_one_packet", merged_segments),
         ("without_offloads_no_frame_exceeds_the_mtu", no_large_segments),
         ("queues_are_disabled_and_enabled_under_connections", queues_come_and_go),
         ("a_device_is_taken_over_with_another_number_of_queues", another_process_takes_over),
@@ -96,7 +100,7 @@ fn ping_crosses() -> Outcome {
 }
 
 fn large_segments_cross() -> Outcome {
-    let report = transfer(OffloadCaps::ALL, false)?;
+    let report = transfer(OffloadCaps::ALL, Bodies::InBuffers)?;
     assert_eq!(report.in_pages, 0);
     assert!(report.longest > 4 * MTU_FRAME_LEN, "only {} bytes", report.longest);
     assert!(report.with_gso > 0);
@@ -104,23 +108,96 @@ fn large_segments_cross() -> Outcome {
 }
 
 fn segments_cross_in_pages() -> Outcome {
-    let report = transfer(OffloadCaps::ALL, true)?;
+    let report = transfer(OffloadCaps::ALL, Bodies::InPages)?;
     assert!(report.in_pages > 0);
     Ok(())
 }
 
 fn no_large_segments() -> Outcome {
-    let report = transfer(OffloadCaps::NONE, false)?;
+    let report = transfer(OffloadCaps::NONE, Bodies::InBuffers)?;
     assert_eq!(report.longest, MTU_FRAME_LEN);
     assert_eq!(report.with_gso, 0);
     Ok(())
 }
 
-/// A transfer each way, over IPv4 and IPv6; `in_pages`, if the ends of long frames are put there.
-fn transfer(caps: OffloadCaps, in_pages: bool) -> Result<Report, Box<dyn Error>> {
+fn merged_segments_cross() -> Outcome {
+    transfer(OffloadCaps::ALL, Bodies::Merged)?;
+    Ok(())
+}
+
+/// Data that no connection has: Linux resets it once, if it is one packet.
+fn merged_segments() -> Outcome {
+    let guest = Guest::start(1, 1, OffloadCaps::ALL)?;
+    let mut queue = guest.ports().pop().ok_or("a device has a queue")?;
+    let mut pool = FramePool::new(PoolBudget::new(8 << 20));
+    let takes_long = kernel_version() >= (6, 3);
+    let (len, count) = if takes_long { (60_000, 4) } else { (12_000, 4) };
+    let resets = || guest.run(|| counter_of_tcp("OutRsts"));
+    for (merge_len, packets) in [(256 << 10, 1), (0, 4), (2 * len + 100, 2)] {
+        guest.tap.merge(merge_len);
+        let before = resets()??;
+        let mut frames = FrameQueue::new();
+        for number in 0..count {
+            let bytes = segment(guest.v4(), u32::try_from(number * len)?, len)?;
+            let mut frame = frame(&mut pool, bytes.len())?;
+            frame.bytes_mut().copy_from_slice(&bytes);
+            let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000 });
+            frame.offload = Offload { checksum: Checksum::Blank, gso };
+            frames.push_back(frame);
+        }
+        queue.egress(&mut frames, &mut pool)?;
+        assert_eq!(resets()?? - before, packets, "frames of at most {merge_len} bytes");
+    }
+    assert_eq!(guest.totals().rx_packets, 12, "frames are counted as they came");
+    Ok(())
+}
+
+/// A counter of Linux' TCP in the namespace of this thread.
+fn counter_of_tcp(name: &str) -> Result<u64, String> {
+    let text =
+        fs::read_to_string("/proc/thread-self/net/snmp").map_err(|error| error.to_string())?;
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let mut words = || Some(lines.next()?.split_whitespace());
+    let found = words().and_then(|mut names| names.position(|it| it == name));
+    let value = found.and_then(|at| words()?.nth(at)?.parse().ok());
+    value.ok_or_else(|| format!("no counter {name} in {text}"))
+}
+
+/// TCP data from the other guest to the first one, at this place of its stream.
+fn segment(to: IpAddr, sequence: u32, len: usize) -> Result<Vec<u8>, Box<dyn Error>> {
+    // Ports, sequence and acknowledgement; ACK; window, checksum and urgent pointer.
+    let mut payload = sequence.to_be_bytes().to_vec();
+    payload.extend([0, 0, 0, 1, 0x50, 0x10, 16, 0, 0, 0, 0, 0]);
+    payload.resize(16 + len, 0x77);
+    let mut bytes = datagram(to, 9, &payload)?;
+    // A header of TCP in place of that of UDP: both begin with the ports.
+    bytes.drain(38..42);
+    let packet_len = u16::try_from(bytes.len() - 14)?;
+    bytes[16..18].copy_from_slice(&packet_len.to_be_bytes());
+    (bytes[20], bytes[23]) = (0x40, 6);
+    let headers = headers::parse(&bytes).ok_or("it is IP")?;
+    complete_ipv4_header(&mut bytes, &headers).map_err(DropReason::name)?;
+    Ok(bytes)
+}
+
+/// Where long frames are, and how they are written.
+#[derive(Clone, Copy, PartialEq)]
+enum Bodies {
+    InBuffers,
+    InPages,
+    /// In pages, and several at a time.
+    Merged,
+}
+
+/// A transfer each way, over IPv4 and IPv6.
+fn transfer(caps: OffloadCaps, bodies: Bodies) -> Result<Report, Box<dyn Error>> {
     let (a, b) = (Guest::start(1, 2, caps)?, Guest::start(2, 2, caps)?);
     let mut ports = [a.ports(), b.ports()];
-    if in_pages {
+    if bodies == Bodies::Merged {
+        let len_max = if kernel_version() >= (6, 3) { 256 << 10 } else { 65549 };
+        [&a, &b].into_iter().for_each(|guest| guest.tap.merge(len_max));
+    }
+    if bodies != Bodies::InBuffers {
         let queues = ports.iter_mut().flatten();
         let mut grants = Loopback::new().create_domain(DomId(1), Limits::default())?.grants()?;
         for queue in queues {
