@@ -6,6 +6,7 @@
 //! where a message needs one.
 
 mod bridge_port;
+mod local_end;
 pub mod neighbours;
 pub mod socket;
 mod watch;

@@ -1,4 +1,4 @@
-//! Notices that links or their addresses have changed.
+//! Notices that links, their addresses or what they do with frames have changed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +10,9 @@ use crate::socket::NetlinkSocket;
 
 /// The kernel's `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
 const GROUPS: [u32; 3] = [1, 5, 9];
+/// `RTNLGRP_LINK`, `RTNLGRP_TC`, `RTNLGRP_IPV4_NETCONF` and `RTNLGRP_IPV6_NETCONF`: what
+/// [`is_local_end`](crate::Netlink::is_local_end) depends on.
+const GROUPS_OF_ENDS: [u32; 4] = [1, 4, 24, 25];
 /// Some hundred announcements. More than fit count as a change like others.
 const BUFFER_BYTES: u32 = 256 << 10;
 /// Datagrams that are read at a time: other work needs the thread, too.
@@ -23,12 +26,24 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches the network namespace of this thread.
+    /// Watches links and addresses of this thread's network namespace.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn open() -> io::Result<LinkWatch> {
-        let socket = NetlinkSocket::subscribe(NETLINK_ROUTE, &GROUPS, BUFFER_BYTES);
+        LinkWatch::of(&GROUPS)
+    }
+
+    /// Watches what [`is_local_end`](crate::Netlink::is_local_end) depends on.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn of_local_ends() -> io::Result<LinkWatch> {
+        LinkWatch::of(&GROUPS_OF_ENDS)
+    }
+
+    fn of(groups: &[u32]) -> io::Result<LinkWatch> {
+        let socket = NetlinkSocket::subscribe(NETLINK_ROUTE, groups, BUFFER_BYTES);
         Ok(LinkWatch { socket: socket.map_err(|error| explain(&error, "watch links"))? })
     }
 

@@ -26,13 +26,14 @@ fn main() -> Outcome {
         }
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 7] = [
+    let tests: [Test; 8] = [
         ("a_new_namespace_has_lo_only_and_errors_name_the_link", errors),
         ("settings_of_a_link_read_back_as_set", settings),
         ("a_bridge_has_ports_and_loses_them", bridge),
         ("a_link_moves_between_namespaces_by_process_and_by_descriptor", netns),
         ("addresses_and_routes_carry_connections", addresses_and_routes),
         ("a_link_has_the_addresses_that_it_was_given_and_no_others", own_addresses),
+        ("frames_end_at_a_link_that_passes_them_on_to_nothing", local_end),
         ("a_port_of_a_bridge_gets_its_settings_again", bridge_port),
     ];
     for (name, test) in tests {
@@ -46,6 +47,63 @@ fn main() -> Outcome {
             .map_err(|_| format!("{name} panicked"))?
             .map_err(|error| format!("{name}: {error}"))?;
         println!("ok: {name}");
+    }
+    Ok(())
+}
+
+/// Each change is announced, and changes what the link is.
+fn local_end() -> Outcome {
+    let mut net = Netlink::open()?;
+    net.add_veth("eth0", "far")?;
+    net.add_bridge("br0")?;
+    let mut watch = LinkWatch::of_local_ends()?;
+    assert!(net.is_local_end("eth0")?);
+    assert_eq!(net.is_local_end("eth9").map_err(|error| error.kind()), Err(ErrorKind::NotFound));
+
+    let sysctl = |name: &str, value: &str| {
+        std::fs::write(format!("/proc/sys/net/{name}/conf/eth0/forwarding"), value)
+    };
+    let run = |command: &str| {
+        let status = Command::new("sh").args(["-c", command]).stderr(Stdio::null()).status();
+        if status.is_ok_and(|status| status.success()) {
+            Ok(())
+        } else {
+            Err(ErrorKind::Other.into())
+        }
+    };
+    type Change<'a> = (&'a str, Box<dyn Fn(&mut Netlink, bool) -> std::io::Result<()> + 'a>);
+    let by_command = |add: &'static str, remove: &'static str| {
+        Box::new(move |_: &mut Netlink, begins| run(if begins { add } else { remove }))
+    };
+    let number = |begins| if begins { "1" } else { "0" };
+    let changes: [Change<'_>; 6] = [
+        (
+            "a port of a bridge",
+            Box::new(|net, begins| {
+                net.set("eth0", &[if begins { Master("br0") } else { NoMaster }])
+            }),
+        ),
+        ("forwards IPv4", Box::new(|_, begins| sysctl("ipv4", number(begins)))),
+        ("forwards IPv6", Box::new(|_, begins| sysctl("ipv6", number(begins)))),
+        ("has filters", by_command("tc qdisc add dev eth0 clsact", "tc qdisc del dev eth0 clsact")),
+        (
+            "has a VLAN over it",
+            by_command("ip link add link eth0 name eth0.5 type vlan id 5", "ip link del eth0.5"),
+        ),
+        (
+            "has a macvlan over it",
+            by_command("ip link add link eth0 name above type macvlan", "ip link del above"),
+        ),
+    ];
+    for (what, change) in changes {
+        watch.has_changed();
+        if let Err(error) = change(&mut net, true) {
+            println!("SKIPPED a link that {what}: {error}");
+            continue;
+        }
+        assert!(watch.has_changed() && !net.is_local_end("eth0")?, "{what}");
+        change(&mut net, false)?;
+        assert!(watch.has_changed() && net.is_local_end("eth0")?, "no longer {what}");
     }
     Ok(())
 }
