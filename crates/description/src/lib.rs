@@ -339,6 +339,8 @@ pub struct GuestVif {
     pub max_unanswered: Option<u16>,
     /// Work that the guest leaves to the backend.
     pub offloads: Offloads,
+    /// Whether the guest takes data of a TCP connection that arrived together as one frame.
+    pub gro: bool,
     /// Its limits. Its MTU is not among them.
     #[serde(default, with = "limits")]
     pub limits: VifLimits,

@@ -118,8 +118,8 @@ pub(crate) struct GuestSection {
 /// Keys of [`VifSection`] that only `[[vhost]]` has.
 pub(crate) const ONLY_OF_VHOST: [&str; 5] = ["name", "socket", "mode", "features", "max-memory"];
 /// Keys of [`VifSection`] that only `[[guest.vif]]` has.
-pub(crate) const ONLY_OF_GUEST: [&str; 5] =
-    ["addresses", "gateway", "max-queues", "completion", "max-unanswered"];
+pub(crate) const ONLY_OF_GUEST: [&str; 6] =
+    ["addresses", "gateway", "max-queues", "completion", "max-unanswered", "gro"];
 
 /// A vif of a guest, or of a virtual machine behind a socket: they share most keys.
 #[derive(Deserialize)]
@@ -145,6 +145,7 @@ pub(crate) struct VifSection {
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,
     pub(crate) gso: Option<bool>,
+    pub(crate) gro: Option<Spanned<bool>>,
     pub(crate) locking_mode: Option<Locking>,
     pub(crate) allowed_ips: Option<Spanned<Vec<Network>>>,
     pub(crate) addresses_per_vif: Option<Addresses>,

@@ -40,6 +40,9 @@ pub struct Interface {
     pub hash: Option<HashWish>,
     /// Work that the backend may leave to the guest.
     pub offloads: OffloadCaps,
+    /// Whether data of a TCP connection that arrived together may be handed to the kernel as one
+    /// frame, where it ends there.
+    pub gro: bool,
 }
 
 /// No addresses, and otherwise everything that a vif supports.
@@ -52,6 +55,7 @@ impl Default for Interface {
             max_unanswered: None,
             hash: None,
             offloads: OffloadCaps::ALL,
+            gro: true,
         }
     }
 }

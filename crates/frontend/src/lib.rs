@@ -16,6 +16,7 @@
 //! own rule, which changes during the life of a flow and so could reorder its frames (ADR 4).
 
 mod config;
+mod gro;
 mod nic;
 mod parts;
 mod sockets;
@@ -61,6 +62,7 @@ pub(crate) enum Token {
     Store,
     Workers,
     Calls,
+    Links,
 }
 
 /// Drives a guest's interfaces until `stop` becomes readable, then disconnects from the backends
@@ -76,10 +78,11 @@ pub fn run<H: Hypervisor>(
     sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink } = sockets;
+    let Sockets { control, netlink, gro } = sockets;
     let control = ControlServer::start(control)?;
     let workers = wired::start_workers(config.workers.clone())?;
-    let machinery = Machinery { hypervisor, netlink, workers, port_events: VecDeque::new() };
+    let port_events = VecDeque::new();
+    let machinery = Machinery { hypervisor, netlink, gro, workers, port_events };
     let parts = Parts { store, machinery };
     let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
     let mut frontend = Frontend { parts, config, nics, refused, is_leaving, control };
@@ -94,6 +97,9 @@ impl<H: Hypervisor> Turns for Frontend<H> {
 
     fn turn(&mut self, _ready: &[Token]) -> io::Result<Option<Duration>> {
         self.take_port_events()?;
+        if self.parts.machinery.gro.has_changed() {
+            self.nics.values().for_each(|nic| nic.look_at_device(&mut self.parts));
+        }
         while let Some(call) = self.control.next_call() {
             self.serve_call(call)?;
         }
@@ -106,7 +112,8 @@ impl<H: Hypervisor> Turns for Frontend<H> {
     fn sources(&self) -> Vec<Source<'_, Token>> {
         let Parts { store, machinery } = &self.parts;
         let workers = readable(Token::Workers, &machinery.workers);
-        vec![readable(Token::Store, store), workers, readable(Token::Calls, &self.control)]
+        let links = readable(Token::Links, &machinery.gro);
+        vec![readable(Token::Store, store), workers, readable(Token::Calls, &self.control), links]
     }
 }
 

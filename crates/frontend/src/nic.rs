@@ -195,6 +195,11 @@ impl<H: Hypervisor> Nic<H> {
         self.end.feed(store, &mut NicProcess { link: &mut self.link, machinery }, input)
     }
 
+    /// Follows what happens to the frames of its device.
+    pub(crate) fn look_at_device(&self, parts: &mut Parts<H>) {
+        self.link.look_at_device(&mut parts.machinery);
+    }
+
     pub(crate) fn has_port(&self, port: PortId) -> bool {
         self.link.has_port(port)
     }
@@ -288,6 +293,13 @@ impl<H: Hypervisor> NicLink<H> {
         tracing::debug!(handle = self.vif.handle, is_up = self.is_up, mtu, ?set, "link");
         if set.is_ok() {
             self.shown = wanted;
+        }
+    }
+
+    fn look_at_device(&self, machinery: &mut Machinery<H>) {
+        let Machinery { netlink, gro, .. } = machinery;
+        if let Some(tap) = self.tap.as_ref().filter(|_| self.interface.gro) {
+            gro.look(tap, netlink);
         }
     }
 

@@ -10,6 +10,8 @@ use ringway_tap::VifOrTap;
 use ringway_worker::{Failure, Workers};
 use ringway_xenstore::Client;
 
+use crate::gro::Gro;
+
 /// A queue of a vif or of a TAP device.
 pub(crate) type AnyQueue<H> =
     VifOrTap<VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>>;
@@ -24,6 +26,7 @@ pub(crate) struct Parts<H: Hypervisor> {
 pub(crate) struct Machinery<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
+    pub(crate) gro: Gro,
     pub(crate) workers: Workers<AnyQueue<H>>,
     /// Reports of workers that have not been handled yet.
     pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,

@@ -6,11 +6,14 @@ use std::path::Path;
 use ringway_control::ControlSocket;
 use ringway_net::Netlink;
 
+use crate::gro::Gro;
+
 /// Sockets of a guest process, apart from those of XenStore and of the hypervisor.
 #[derive(Debug)]
 pub struct Sockets {
     pub(crate) control: ControlSocket,
     pub(crate) netlink: Netlink,
+    pub(crate) gro: Gro,
 }
 
 impl Sockets {
@@ -19,6 +22,7 @@ impl Sockets {
     /// # Errors
     /// The system's error.
     pub fn open(control: &Path) -> io::Result<Sockets> {
-        Ok(Sockets { control: ControlSocket::bind(control)?, netlink: Netlink::open()? })
+        let control = ControlSocket::bind(control)?;
+        Ok(Sockets { control, netlink: Netlink::open()?, gro: Gro::open()? })
     }
 }

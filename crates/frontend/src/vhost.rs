@@ -34,6 +34,7 @@ use ringway_wire::virtio::{
 use ringway_worker::{Workers, WorkersConfig};
 
 use crate::Interface;
+use crate::gro::Gro;
 use crate::wired::{self, Ports};
 
 /// Entries of a queue, as in QEMU.
@@ -66,6 +67,7 @@ pub struct VhostConfig {
 pub struct VhostSockets {
     endpoint: Endpoint,
     netlink: Netlink,
+    gro: Gro,
 }
 
 impl VhostSockets {
@@ -76,7 +78,7 @@ impl VhostSockets {
     pub fn open(config: &VhostConfig) -> io::Result<VhostSockets> {
         let endpoint = Endpoint::new(&config.socket, config.mode, Instant::now())?;
         let endpoint = endpoint.with_back_ends();
-        Ok(VhostSockets { endpoint, netlink: Netlink::open()? })
+        Ok(VhostSockets { endpoint, netlink: Netlink::open()?, gro: Gro::open()? })
     }
 }
 
@@ -85,14 +87,16 @@ impl VhostSockets {
 /// # Errors
 /// If threads or the device cannot be created at the start, or if a user deletes the device.
 pub fn run_vhost(config: VhostConfig, sockets: VhostSockets, stop: impl AsFd) -> io::Result<()> {
-    let VhostSockets { endpoint, mut netlink } = sockets;
+    let VhostSockets { endpoint, mut netlink, gro } = sockets;
     let VhostConfig { device, mac, mtu, interface, workers, .. } = config;
     let workers = wired::start_workers(workers)?;
     let tap = wired::make_device(&mut netlink, &device, mac, mtu, &interface)?;
     let (made, shared, caps) = (Vec::new(), None, OffloadCaps::NONE);
     let guest = Guest { interface, tap, workers, made, shared, caps };
     let end = FrontendEnd::new(endpoint);
-    take_turns(&mut Process { guest, end, device, shown: None }, &stop)
+    let mut process = Process { guest, end, device, shown: None, netlink, gro };
+    process.look_at_device();
+    take_turns(&mut process, &stop)
 }
 
 /// What the control thread waits for.
@@ -101,6 +105,7 @@ enum Token {
     Stop,
     Workers,
     Socket,
+    Links,
 }
 
 struct Process {
@@ -110,6 +115,16 @@ struct Process {
     device: String,
     /// The reason that was last logged why no frames flow.
     shown: Option<String>,
+    netlink: Netlink,
+    gro: Gro,
+}
+
+impl Process {
+    fn look_at_device(&mut self) {
+        if self.guest.interface.gro {
+            self.gro.look(&self.guest.tap, &mut self.netlink);
+        }
+    }
 }
 
 impl Turns for Process {
@@ -117,7 +132,10 @@ impl Turns for Process {
     const STOP: Token = Token::Stop;
 
     fn turn(&mut self, _ready: &[Token]) -> io::Result<Option<Duration>> {
-        let Process { guest, end, device, shown } = self;
+        if self.gro.has_changed() {
+            self.look_at_device();
+        }
+        let Process { guest, end, device, shown, .. } = self;
         let now = Instant::now();
         guest.take_failures(end, now)?;
         let has_more = end.turn(guest, now)?;
@@ -132,7 +150,8 @@ impl Turns for Process {
 
     fn sources(&self) -> Vec<Source<'_, Token>> {
         let socket = self.end.waker().map(|(fd, events)| (Token::Socket, fd, events));
-        [readable(Token::Workers, &self.guest.workers)].into_iter().chain(socket).collect()
+        let links = readable(Token::Links, &self.gro);
+        [readable(Token::Workers, &self.guest.workers), links].into_iter().chain(socket).collect()
     }
 }
 

@@ -351,7 +351,7 @@ fn each_limit_is_a_key_of_the_sections_that_may_have_it() {
     }
     let known = refusal(&format!("{vif}weights = 7\n"));
     let all: Vec<String> = LIMITS.iter().map(|limit| format!("`{}`, ", limit.name())).collect();
-    assert!(known.contains(&format!("`gso`, {}`locking-mode`", all.concat())), "{known}");
+    assert!(known.contains(&format!("`gro`, {}`locking-mode`", all.concat())), "{known}");
     let known = refusal("[switch]\nweight = 7\n");
     let all = all.concat();
     let (_, of_switch) = all.split_once("`weight`, ").expect("the last of a vif alone");

@@ -393,6 +393,7 @@ fn interfaces(guest: &Description) -> BTreeMap<u32, Interface> {
         max_unanswered: vif.max_unanswered,
         hash: None,
         offloads: vif.offloads.caps(),
+        gro: vif.gro,
     };
     (0..).zip(guest.vifs.iter().map(interface)).collect()
 }
