@@ -11,6 +11,7 @@
 
 pub mod closed;
 pub mod contention;
+pub mod estimate;
 pub mod fill;
 pub mod fit;
 pub mod line;

@@ -5,7 +5,8 @@ pub mod round_trip;
 
 use std::collections::BTreeMap;
 
-use ringway_model::fit::{Data, Estimate, Fit, Point};
+use ringway_model::estimate::Estimate;
+use ringway_model::fit::{Data, Fit, Point};
 use ringway_model::line::{Line, Tunnel};
 use ringway_model::placement::Split;
 use ringway_model::predict::{Placed, Window, ways};

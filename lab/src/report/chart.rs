@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringway_model::fit::Estimate;
+use ringway_model::estimate::Estimate;
 use ringway_stats::Summary;
 
 use crate::analysis::{Analysis, CellSummary, Warning, forecast, split, values};

@@ -1,6 +1,6 @@
 //! What some streams carry over more and more queues: predicted, and measured where it was.
 
-use ringway_model::fit::Estimate;
+use ringway_model::estimate::Estimate;
 
 use super::chart::{Chart, Place, Point, Series};
 use super::frame::Form;

@@ -4,7 +4,8 @@
 //! flight on its queue. How much that is, no throughput shows, so it is taken from the cell with
 //! the least load on one queue, unless the study sets the window.
 
-use ringway_model::fit::{Data, Estimate, Fit, Point};
+use ringway_model::estimate::Estimate;
+use ringway_model::fit::{Data, Fit, Point};
 use ringway_model::line::Line;
 use ringway_model::placement::Split;
 use ringway_model::predict::{Window, ways};
@@ -19,8 +20,6 @@ use crate::value::Cell;
 pub const METRIC: &str = "rtt-median-us";
 /// Throughput of the load, both directions together.
 const LOAD: &str = "load-bps";
-/// A prediction whose ends differ by more, relative to the mean, has no value.
-const SPREAD_MAX: f64 = 0.25;
 
 /// The round trip of each cell, if one without load and others with one or two queues calibrate
 /// the model.
@@ -134,17 +133,12 @@ impl Machine {
     fn forecast(&self, cell: &Measured) -> Forecast {
         let splits = cell.splits();
         let waiting = self.fit.possible().map(|it| it.waiting(cell.queues(), &splits));
-        let all: Vec<f64> = waiting.map(|seconds| (self.idle + 2.0 * seconds) * 1e6).collect();
-        // The first has the parameters that fit best.
-        let mean = all.first().copied().unwrap_or(f64::NAN);
-        let low = all.iter().copied().fold(mean, f64::min);
-        let high = all.iter().copied().fold(mean, f64::max);
-        let value = (high - low <= mean * SPREAD_MAX).then_some(mean);
+        let estimate = Estimate::over(waiting.map(|it| (self.idle + 2.0 * it) * 1e6));
         Forecast {
             metric: METRIC,
-            estimate: Estimate { value, low, high },
+            estimate,
             is_calibration: self.calibration.contains(&cell.label),
-            error: value.map(|value| value / 1e6 / cell.round_trip - 1.0),
+            error: estimate.value.map(|value| value / 1e6 / cell.round_trip - 1.0),
         }
     }
 }

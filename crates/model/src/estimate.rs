@@ -1,0 +1,53 @@
+//! Numbers that are known more or less well.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What is known of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Estimate {
+    /// The number itself, if the data identify it.
+    pub value: Option<f64>,
+    /// The lower end of where it may be.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// A prediction whose ends differ by more, relative to the mean, has no value.
+pub(crate) const SPREAD_MAX: f64 = 0.25;
+
+impl Estimate {
+    /// From all possible numbers, of which the first is the likeliest: that is the value, unless
+    /// they differ too much.
+    pub fn over(mut possible: impl Iterator<Item = f64>) -> Estimate {
+        let first = possible.next().unwrap_or(f64::NAN);
+        let widened = |(low, high): (f64, f64), it: f64| (low.min(it), high.max(it));
+        let (low, high) = possible.fold((first, first), widened);
+        Estimate { value: (high - low <= first * SPREAD_MAX).then_some(first), low, high }
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value {
+            Some(value) => write!(f, "{value:.3} ({:.3} to {:.3})", self.low, self.high),
+            None => write!(f, "{:.3} to {:.3}, not identified", self.low, self.high),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likeliest_of_near_numbers_is_the_value_and_distant_ones_are_a_range() {
+        let of = |all: &[f64]| Estimate::over(all.iter().copied());
+        assert_eq!(of(&[4.0, 3.5, 4.25]), Estimate { value: Some(4.0), low: 3.5, high: 4.25 });
+        assert_eq!(of(&[4.0, 2.0]), Estimate { value: None, low: 2.0, high: 4.0 });
+        assert_eq!(of(&[]).value, None);
+    }
+}

@@ -1,0 +1,117 @@
+//! Parameters are found again in what they predict, and stay ranges where nothing identifies them.
+
+use std::collections::BTreeMap;
+
+use ringway_model::contention::Contention;
+use ringway_model::fit::{Data, Fit, Point};
+use ringway_model::predict::{Parameters, Placed, Window, ways};
+
+const TRUE: Parameters = Parameters {
+    queue_bps: 3e9,
+    contention: Contention { serial: 0.1, pairwise: 0.01 },
+    shared_bps: 20e9,
+    window: Window { bytes: 262_144.0, chunk: 65_536.0, delay: 50e-6 },
+};
+
+fn measured(cells: &[(usize, usize)], half_width_bps: f64) -> Data {
+    let point = |(queues, flows): &(usize, usize)| Point {
+        name: format!("q{queues}.s{flows}"),
+        queues: *queues,
+        flows: *flows,
+        splits: ways(*queues, *flows, Placed::Random),
+        bps: TRUE.outcome(*queues, *flows, Placed::Random).mean_bps,
+        half_width_bps,
+        cpus_used: BTreeMap::new(),
+    };
+    let points = cells.iter().map(point).collect();
+    Data { points, line_bps: Some(TRUE.shared_bps), ..Data::default() }
+}
+
+#[test]
+fn parameters_are_found_again_in_what_they_predict() {
+    let cells = [(1, 1), (1, 8), (2, 8), (4, 8), (8, 8)];
+    let fit = Fit::of(&measured(&cells, 0.0)).expect("enough");
+    assert!((fit.best.window.delay / 50e-6 - 1.0).abs() < 0.02, "{fit:?}");
+    assert!((fit.best.queue_bps / TRUE.queue_bps - 1.0).abs() < 1e-3, "{fit:?}");
+    assert!((fit.best.contention.serial - 0.1).abs() < 5e-3, "{fit:?}");
+    assert!((fit.best.contention.pairwise - 0.01).abs() < 1e-3, "{fit:?}");
+    assert_eq!(fit.missing(), None);
+    let predicted = fit.predict(6, 8, Placed::Evenly).throughput.value.expect("identified");
+    assert!((predicted / TRUE.outcome(6, 8, Placed::Evenly).mean_bps - 1.0).abs() < 5e-3);
+}
+
+#[test]
+fn one_queue_gives_itself_and_a_range_for_more() {
+    let fit = Fit::of(&measured(&[(1, 8)], 0.0)).expect("one queue is enough");
+    let one = fit.predict(1, 8, Placed::Random).throughput.value.expect("measured");
+    assert!((one / measured(&[(1, 8)], 0.0).points[0].bps - 1.0).abs() < 1e-6);
+    let more = fit.predict(4, 8, Placed::Random).throughput;
+    assert_eq!(more.value, None, "{more}");
+    let truth = TRUE.outcome(4, 8, Placed::Random).mean_bps;
+    assert!(more.low < truth && truth < more.high);
+    assert!(fit.missing().is_some_and(|it| it.name == "serial part of the work"));
+}
+
+#[test]
+fn intervals_of_points_become_an_interval_of_the_prediction() {
+    let wide = Fit::of(&measured(&[(1, 8), (2, 8)], 0.1e9)).expect("enough");
+    let narrow = Fit::of(&measured(&[(1, 8), (2, 8)], 0.01e9)).expect("enough");
+    let width = |fit: &Fit| {
+        let it = fit.predict(4, 8, Placed::Random).throughput;
+        it.high - it.low
+    };
+    assert!(width(&wide) > width(&narrow));
+    let least = wide.predict(4, 8, Placed::Random).least_certain.expect("both are uncertain");
+    assert!(least.1 > 0.0 && ["q1.s8", "q2.s8"].contains(&least.0.as_str()));
+}
+
+#[test]
+fn stations_bound_what_queues_could_do() {
+    let mut data = measured(&[(1, 8), (2, 8)], 0.0);
+    let used = data.points[0].bps / 6e9;
+    data.points[0].cpus_used.insert("guest".to_owned(), used);
+    data.cpus.insert("guest".to_owned(), 1.0);
+    let fit = Fit::of(&data).expect("enough");
+    assert_eq!(fit.stations[0].name, "guest");
+    assert!((fit.stations[0].bps / 6e9 - 1.0).abs() < 1e-9);
+    assert!(fit.predict(8, 32, Placed::Random).outcome.mean_bps < 6e9 * 1.000_001);
+    let (_, cpus) = fit.used(3e9).find(|(station, _)| station.name == "guest").expect("known");
+    assert!((cpus - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn one_queue_that_fills_the_line_says_nothing_about_queues() {
+    let mut data = measured(&[(1, 8)], 0.0);
+    data.line_bps = Some(data.points[0].bps * 1.01);
+    let fit = Fit::of(&data).expect("one queue is enough");
+    let capacity = &fit.parameters[0];
+    assert!(capacity.estimate.value.is_none() && capacity.missing.is_some());
+    let one = fit.predict(1, 8, Placed::Random).throughput.value.expect("measured");
+    assert!((one / data.points[0].bps - 1.0).abs() < 1e-3);
+}
+
+#[test]
+fn another_line_limits_what_was_measured_without_it() {
+    let fit = Fit::of(&measured(&[(1, 8), (2, 8)], 0.0)).expect("enough").on_line(4e9);
+    assert_eq!((fit.stations[0].name.as_str(), fit.stations.len()), ("line", 1));
+    let many = fit.predict(8, 32, Placed::Random).throughput;
+    assert!(many.value.is_some_and(|bps| bps > 3.9e9) && many.high < 4e9 * 1.000_001);
+    let mut data = measured(&[(1, 8)], 0.0);
+    data.line_bps = Some(data.points[0].bps * 1.01);
+    let fast = Fit::of(&data).expect("enough").on_line(20e9);
+    let one = fast.predict(1, 8, Placed::Random).throughput;
+    assert!(one.value.is_none() && one.low < 3.1e9 && one.high > 19e9, "{one}");
+}
+
+#[test]
+fn a_missing_or_impossible_point_is_named() {
+    let missing = Fit::of(&measured(&[(2, 8)], 0.0)).expect_err("no queue alone").to_string();
+    assert!(missing.contains("measure 8 flows over 1 queue"), "{missing}");
+    let mut data = measured(&[(1, 8), (2, 8)], 0.0);
+    data.line_bps = Some(4e9);
+    let above = Fit::of(&data).expect_err("faster than the line").to_string();
+    assert!(above.starts_with("q2.s8") && above.contains("`throughput`"), "{above}");
+    data.points[1].flows = 0;
+    let zero = Fit::of(&data).expect_err("no flows").to_string();
+    assert!(zero.contains("q2.s8: `flows`"), "{zero}");
+}

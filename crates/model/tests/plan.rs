@@ -1,0 +1,66 @@
+//! What a plan asks for, and what it says of a target that nothing reaches.
+
+use ringway_model::fit::{Data, Fit, Point};
+use ringway_model::line::Line;
+use ringway_model::plan::{Target, mtu_for, plan};
+use ringway_model::predict::{Placed, ways};
+
+fn fit(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Fit {
+    let point = |(queues, flows, gbit): &(usize, usize, f64)| Point {
+        name: format!("q{queues}.s{flows}"),
+        queues: *queues,
+        flows: *flows,
+        splits: ways(*queues, *flows, Placed::Random),
+        bps: gbit * 1e9,
+        half_width_bps: 0.01e9,
+        cpus_used: [("netback", 0.9), ("guest system", 1.1), ("netfront", 0.7)]
+            .map(|(name, cpus)| (name.to_owned(), cpus))
+            .into(),
+    };
+    let cpus = [("netback".to_owned(), 16.0)].into();
+    let points = points.iter().map(point).collect();
+    Fit::of(&Data { points, line_bps, cpus, ..Data::default() }).expect("it has one queue")
+}
+
+fn target(gbit: f64, flows: usize) -> Target {
+    Target { bps: gbit * 1e9, flows, probability: 0.9, vifs: 1 }
+}
+
+#[test]
+fn the_fewest_queues_suffice_with_the_probability_of_their_placement() {
+    // Two busy queues are enough: 87.5 % with 2 queues and 4 flows, 98.4 % with 4.
+    let fit = fit(&[(1, 8, 5.0), (2, 8, 9.9)], None);
+    let found = plan(&fit, &target(8.0, 4));
+    assert_eq!(found.queues, Some(3), "{found:?}");
+    let few = plan(&fit, &target(4.0, 4));
+    assert_eq!((few.queues, few.workers, few.grants), (Some(1), 2, 514));
+    assert_eq!(few.memory_bytes, [44_000, 65_536]);
+    // 0.9 CPUs for 5 Gbit/s, at four fifths of their time; and 1.8 of the guest.
+    assert!(found.cpus.contains(&("netback".to_owned(), 2)), "{found:?}");
+    assert_eq!((found.guest_cpus, few.guest_cpus), (Some(4), Some(2)));
+}
+
+#[test]
+fn a_target_beyond_the_line_is_not_promised() {
+    let line = Line::plain(10e9, 1500.0);
+    let fit = fit(&[(1, 8, 3.0), (2, 8, 5.8)], Some(line.payload_bps()));
+    let found = plan(&fit, &target(9.9, 32));
+    assert_eq!((found.queues, found.binding.as_str()), (None, "line"), "{found:?}");
+    assert!(found.throughput_bps < line.payload_bps());
+    assert_eq!(mtu_for(9.4e9, line), Some(1500.0));
+    assert_eq!(mtu_for(9.8e9, line), Some(9000.0));
+    assert_eq!(mtu_for(9.99e9, line), None);
+}
+
+#[test]
+fn the_next_run_is_the_one_that_identifies_what_is_unknown() {
+    let alone = plan(&fit(&[(1, 8, 3.0)], None), &target(9.0, 8));
+    let next = alone.next_run.as_deref().expect("contention is unknown");
+    assert!(next.starts_with("2 queues with 8 flows"), "{next}");
+    // With the most contention no number of queues is enough.
+    assert!(matches!(alone.queues_range, [Some(_), None]), "{alone:?}");
+    let few = plan(&fit(&[(1, 8, 3.0)], None), &target(2.0, 8));
+    assert_eq!(few.queues_range, [Some(1), Some(1)]);
+    let both = plan(&fit(&[(1, 8, 3.0), (2, 8, 5.5)], None), &target(5.0, 8));
+    assert!(both.next_run.is_some_and(|next| next.starts_with("more repeats of q")));
+}
