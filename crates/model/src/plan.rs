@@ -50,6 +50,9 @@ pub struct Plan {
     pub grants: usize,
     /// What limits first.
     pub binding: String,
+    /// The number of busy queues beyond which all together are slower; nothing if the data show
+    /// none.
+    pub busy_best: Option<f64>,
     /// By how much throughput changes if an assumption is 10 % better, relative to it.
     pub sensitivity: Vec<(&'static str, f64)>,
     /// The one run that would tell most.
@@ -106,6 +109,7 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         memory_bytes: QUEUE_BYTES.map(|bytes| bytes * chosen * target.vifs),
         grants: QUEUE_GRANTS * chosen,
         binding: binding(fit, chosen, target, outcome.mean_bps),
+        busy_best: fit.best.contention.busy_best().filter(|busy| *busy <= float(QUEUES_MAX)),
         sensitivity: sensitivity(fit, chosen, target.flows),
         next_run: next_run(fit, chosen, target.flows),
     }

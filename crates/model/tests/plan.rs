@@ -41,6 +41,16 @@ fn the_fewest_queues_suffice_with_the_probability_of_their_placement() {
 }
 
 #[test]
+fn queues_beyond_which_all_are_slower_are_named() {
+    let of = |points: &[(usize, usize, f64)]| plan(&fit(points, None), &target(0.5, 8));
+    // Pairs of queues cost so much that eight carry less than four.
+    let best = of(&[(1, 32, 1.0), (2, 32, 1.7), (4, 32, 2.0), (8, 32, 1.5)]).busy_best;
+    assert!(best.is_some_and(|busy| busy > 2.5 && busy < 5.0), "{best:?}");
+    // Two numbers of queues do not tell pairs from a lock.
+    assert_eq!(of(&[(1, 32, 1.0), (2, 32, 1.7)]).busy_best, None);
+}
+
+#[test]
 fn a_target_beyond_the_line_is_not_promised() {
     let line = Line::plain(10e9, 1500.0);
     let fit = fit(&[(1, 8, 3.0), (2, 8, 5.8)], Some(line.payload_bps()));

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use ringway_lab::analysis::forecast;
+use ringway_lab::metric::number;
 use ringway_lab::record::Records;
 use ringway_lab::value::Cell;
 use ringway_model::line::Line;
@@ -134,6 +135,9 @@ fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>
         Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
         None => String::new(),
     };
+    if let Some(busy) = plan.busy_best {
+        text += &format!("With more than {} busy queues all together are slower.\n", number(busy));
+    }
     for (name, change) in &plan.sensitivity {
         text += &format!("with 10 % better {name}: {:+.1} %\n", change * 100.0);
     }
