@@ -8,7 +8,8 @@ use std::process::Command;
 use ringway_lab::analysis::Analysis;
 use ringway_lab::record::Records;
 use ringway_lab::report;
-use ringway_lab::study::{Study, shipped};
+use ringway_lab::study::{Study, ids, shipped};
+use ringway_model::published::figures;
 use serde_json::Value;
 
 /// A shipped study with few cells.
@@ -42,6 +43,20 @@ fn a_plan_selects_offloads_and_counts_the_cpus_of_a_guest() {
     assert!(plan["plan"]["guest-cpus"].as_u64().expect("they were measured") > 1, "{plan}");
     let selected = said(&[&words[..], &["--where", "offloads=no-gro"]].concat(), dir.path());
     assert!(selected.contains("offloads no-gro\n") && !selected.contains("with offloads"));
+}
+
+#[test]
+fn every_published_figure_of_a_study_stands_beside_the_models() {
+    let figures = figures().expect("they do not contradict each other");
+    for id in ids() {
+        let study = shipped(id).expect("it is shipped");
+        let of_cells = study.published.iter().map(|one| one.source.as_str());
+        let compared = study.comparison.iter().filter(|one| one.published.is_some());
+        let compared = compared.filter_map(|one| one.source.as_deref());
+        for source in of_cells.chain(compared) {
+            assert!(figures.iter().any(|figure| figure.source == source), "{id}: {source}");
+        }
+    }
 }
 
 #[test]
