@@ -2,6 +2,7 @@
 
 mod cost;
 mod plan;
+mod share;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ const EXAMPLES: &str = "Examples:
   ringway model published
   ringway model fit results --where offloads=all
   ringway model predict results --queues 8 --streams 8
+  ringway model share results --queues 4 --wanted 5Gbit/s,1Gbit/s,1Gbit/s
   ringway model plan results --target 9.4Gbit/s --streams 8 --line 10Gbit/s
   ringway model cost before.json after.json
 
@@ -55,6 +57,8 @@ enum Verb {
     Fit(FitArgs),
     /// Predict throughput, the use of each station, and the round trip under load
     Predict(PredictArgs),
+    /// Say what each of several flows gets on average that want different rates
+    Share(share::Share),
     /// Plan for a target: queues, a guest's CPUs, workers, MTU, offloads, memory, grants, and what
     /// limits next
     Plan(plan::Plan),
@@ -120,6 +124,7 @@ pub(crate) fn run(args: &Model) -> Result<()> {
     match &args.verb {
         Verb::Fit(args) => fit(args),
         Verb::Predict(args) => predict(args),
+        Verb::Share(args) => share::run(args),
         Verb::Plan(args) => plan::run(args),
         Verb::Cost(args) => cost::run(args),
         Verb::Published(args) => show_published(args),

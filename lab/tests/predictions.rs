@@ -60,6 +60,21 @@ fn every_published_figure_of_a_study_stands_beside_the_models() {
 }
 
 #[test]
+fn unequal_flows_share_queues_and_the_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let records = dir.path().join("table.toml");
+    let table = "[[point]]\nqueues = 1\nflows = 8\nthroughput = '3Gbit/s'\n";
+    std::fs::write(&records, table).expect("it has room");
+    let words = ["share", "--queues", "1", "--json", "--wanted", "5Gbit/s,1Gbit/s"];
+    let flows: Value = serde_json::from_str(&said(&words, &records)).expect("JSON");
+    let gets = |flow: usize| flows[flow]["gets-bps"]["value"].as_f64().expect("one queue");
+    assert!((gets(0) / 2e9 - 1.0).abs() < 0.01 && (gets(1) / 1e9 - 1.0).abs() < 0.01, "{flows}");
+    // With two queues, one queue alone leaves a range.
+    let text = said(&["share", "--queues", "2", "--wanted", "5Gbit/s,4Gbit/s"], &records);
+    assert!(text.contains("WANTS") && text.contains(" to "), "{text}");
+}
+
+#[test]
 fn a_prediction_is_drawn_by_queues() {
     let dir = tempfile::tempdir().expect("a directory");
     let records = dir.path().join("table.toml");

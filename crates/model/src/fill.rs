@@ -1,5 +1,46 @@
 //! What flows get that want different rates: max-min fair shares of their queues and of the line.
 
+use ringway_stats::float;
+
+use crate::estimate::Estimate;
+use crate::fit::Fit;
+use crate::predict::Parameters;
+
+impl Fit {
+    /// What each flow gets on average, by chance over so many queues, that wants no more than what
+    /// `wanted` has for it in bit/s; with ranges over the parameters that the data leave possible.
+    /// The number of placements is that of the ways to divide flows into groups: 115,975 for ten.
+    pub fn shares(&self, queues: usize, wanted: &[f64]) -> Vec<Estimate> {
+        let all = self.possible().map(|it| means(it, queues, wanted));
+        let all: Vec<Vec<f64>> = all.collect();
+        let of_flow = |flow: usize| Estimate::over(all.iter().map(|means| means[flow]));
+        (0..wanted.len()).map(of_flow).collect()
+    }
+}
+
+/// The mean rate of each flow over all placements.
+fn means(parameters: &Parameters, queues: usize, wanted: &[f64]) -> Vec<f64> {
+    let mut means = vec![0.0; wanted.len()];
+    // Placements of the first flows with their probabilities, on queues that are numbered in the
+    // order of their first flow.
+    let mut open = vec![(Vec::new(), 1.0)];
+    while let Some((queue, probability)) = open.pop() {
+        let busy = queue.iter().max().map_or(0, |last| last + 1);
+        if queue.len() == wanted.len() {
+            let own = parameters.queue_bps * parameters.contention.efficiency(busy);
+            let rates = max_min(wanted, &queue, &vec![own; busy], parameters.shared_bps);
+            means.iter_mut().zip(rates).for_each(|(mean, rate)| *mean += probability * rate);
+            continue;
+        }
+        for place in 0..queues.min(busy + 1) {
+            let ways = if place < busy { 1 } else { queues - busy };
+            let next = queue.iter().copied().chain([place]).collect();
+            open.push((next, probability * float(ways) / float(queues)));
+        }
+    }
+    means
+}
+
 /// The rate of each flow: `wanted` has what each wants at most, and `queue` on which queue it is.
 /// All rates rise together; a flow stops where it has what it wants, or where its queue or the line
 /// is full. Queues without a capacity carry nothing.
@@ -12,9 +53,9 @@ pub fn max_min(wanted: &[f64], queue: &[usize], queue_bps: &[f64], line_bps: f64
     while !open.is_empty() {
         let on = |place: usize| open.iter().filter(|flow| queue[**flow] == place).count();
         let shares = queues.iter().enumerate().filter(|(place, _)| on(*place) > 0);
-        let of_queues = shares.map(|(place, left)| left / ringway_stats::float(on(place)));
+        let of_queues = shares.map(|(place, left)| left / float(on(place)));
         let of_flows = open.iter().map(|flow| wanted[*flow] - rates[*flow]);
-        let of_line = line / ringway_stats::float(open.len());
+        let of_line = line / float(open.len());
         let step = of_queues.chain(of_flows).fold(of_line, f64::min).max(0.0);
         for &flow in &open {
             rates[flow] += step;
@@ -22,7 +63,7 @@ pub fn max_min(wanted: &[f64], queue: &[usize], queue_bps: &[f64], line_bps: f64
             queues[queue[flow]] -= step;
         }
         let before = open.len();
-        let is_full = |left: f64, of: f64| left <= of * FULL;
+        let is_full = |left: f64, of: f64| left.is_finite() && left <= of * FULL;
         let is_line_full = is_full(line, line_bps);
         open.retain(|&flow| {
             let place = queue[flow];
@@ -42,6 +83,8 @@ const FULL: f64 = 1e-9;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contention::Contention;
+    use crate::predict::Window;
 
     fn close(rates: &[f64], expected: &[f64]) -> bool {
         let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
@@ -54,6 +97,9 @@ mod tests {
         assert!(close(&rates, &[1.0, 5.0, 4.0]), "{rates:?}");
         let rates = max_min(&[1.0, 9.0, 9.0], &[0, 0, 1], &[6.0, 4.0], 5.0);
         assert!(close(&rates, &[1.0, 2.0, 2.0]), "{rates:?}");
+        // Without a line, only queues and wishes end a flow.
+        let rates = max_min(&[1.0, f64::INFINITY], &[0, 0], &[6.0], f64::INFINITY);
+        assert!(close(&rates, &[1.0, 5.0]), "{rates:?}");
     }
 
     #[test]
@@ -86,6 +132,29 @@ mod tests {
                 assert!(is_satisfied || is_fair || is_last, "{wanted:?} {queue:?} {rates:?}");
             }
         }
+    }
+
+    #[test]
+    fn shares_are_those_of_every_placement() {
+        let parameters = Parameters {
+            queue_bps: 6.0,
+            contention: Contention { serial: 0.2, pairwise: 0.0 },
+            shared_bps: 11.0,
+            window: Window::default(),
+        };
+        let (queues, wanted) = (3, [1.0, 9.0, 9.0]);
+        let mut sums = [0.0; 3];
+        for at in 0..27 {
+            let queue = [at % 3, at / 3 % 3, at / 9];
+            let busy = (0..3).filter(|place| queue.contains(place)).count();
+            let own = 6.0 / (1.0 + 0.2 * float(busy - 1));
+            let rates = max_min(&wanted, &queue, &[own; 3], 11.0);
+            sums.iter_mut().zip(rates).for_each(|(sum, rate)| *sum += rate / 27.0);
+        }
+        let found = means(&parameters, queues, &wanted);
+        assert!(close(&found, &sums), "{found:?} {sums:?}");
+        assert!(found[0] > 0.999 && found[1] < 6.0, "the small flow has all that it wants");
+        assert_eq!(means(&parameters, queues, &[]), []);
     }
 
     #[test]
