@@ -1,0 +1,26 @@
+//! The closed network of queues, beside the results of a queueing package: `qncmmva` and `qncsmva`
+//! of the package `queueing` 1.2.7 for Octave 7.3, exact mean value analysis of several classes. A
+//! class is a queue's chunks, with a station of its own, one that all visit, and a delay.
+
+use ringway_model::closed::{Times, rates};
+
+#[test]
+fn rates_are_those_of_the_package() {
+    let times = |own, shared, delay| Times { own, shared, delay };
+    let cases: [(&[usize], Times, &[f64]); 5] = [
+        (&[3, 2], times(1.0, 0.4, 0.3), &[0.894_844_135_082, 0.764_784_237_431]),
+        (&[4, 4, 4], times(0.12, 0.05, 0.05), &[6.408_272_905_29; 3]),
+        (&[8, 4, 1], times(2e-4, 6e-5, 5e-5), &[4_993.126_038_43, 4_781.316_997, 2_551.154_381_51]),
+        (
+            &[4, 4, 2, 2],
+            times(0.1, 0.04, 0.0),
+            &[7.611_929_109_55, 7.611_929_109_55, 4.768_316_860_52, 4.768_316_860_52],
+        ),
+        (&[16], times(1.0, 0.4, 5.0), &[0.999_594_846_758]),
+    ];
+    for (chunks, times, package) in cases {
+        let ours = rates(chunks, times);
+        let near = |(ours, theirs): (&f64, &f64)| (ours / theirs - 1.0).abs() < 1e-10;
+        assert!(ours.iter().zip(package).all(near), "{chunks:?}: {ours:?} {package:?}");
+    }
+}
