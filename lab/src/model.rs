@@ -1,6 +1,7 @@
 //! `ringway model`: what many queues should achieve, from records or from published figures.
 
 mod cost;
+mod errors;
 mod plan;
 mod share;
 
@@ -31,6 +32,7 @@ const EXAMPLES: &str = "Examples:
   ringway model predict results --queues 8 --streams 8
   ringway model share results --queues 4 --wanted 5Gbit/s,1Gbit/s,1Gbit/s
   ringway model plan results --target 9.4Gbit/s --streams 8 --line 10Gbit/s
+  ringway model errors results
   ringway model cost before.json after.json
 
 A table of figures in TOML stands for records:
@@ -62,6 +64,8 @@ enum Verb {
     /// Plan for a target: queues, a guest's CPUs, workers, MTU, offloads, memory, grants, and what
     /// limits next
     Plan(plan::Plan),
+    /// Compare each measured cell of records with what its cells with one and two queues predict
+    Errors(errors::ErrorsArgs),
     /// Split counts of instructions into what a packet, a batch and a byte cost, and say what a
     /// change of code would bring
     Cost(cost::Costs),
@@ -126,6 +130,7 @@ pub(crate) fn run(args: &Model) -> Result<()> {
         Verb::Predict(args) => predict(args),
         Verb::Share(args) => share::run(args),
         Verb::Plan(args) => plan::run(args),
+        Verb::Errors(args) => errors::run(args),
         Verb::Cost(args) => cost::run(args),
         Verb::Published(args) => show_published(args),
     }

@@ -60,6 +60,41 @@ fn every_published_figure_of_a_study_stands_beside_the_models() {
 }
 
 #[test]
+fn measured_cells_are_compared_with_what_few_queues_predict() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut study = shipped("transmit").expect("it is shipped");
+    (study.load.repeats, study.load.max_repeats) = (3, 3);
+    model::fill(dir.path(), &study, &model::host(64), 1, 1.0);
+    let text = said(&["errors"], dir.path());
+    let row = |cell: &str| text.lines().find(|line| line.starts_with(cell)).expect(cell);
+    assert!(row("q1.s8").trim_end().ends_with("calibrated on"), "{text}");
+    assert!(row("q8.s8").contains("predicted") && row("q8.s8").ends_with('%'), "{text}");
+    let all: Value = serde_json::from_str(&said(&["errors", "--json"], dir.path())).expect("JSON");
+    let cells = all["cells"].as_array().expect("cells");
+    // 1, 2, 4 and 8 queues, as many numbers of streams.
+    assert_eq!(cells.len(), 16, "{all}");
+    let errors = all["errors"]["cells"].as_u64().expect("a count");
+    let is_predicted = |cell: &&Value| {
+        let one = &cell["predicted"];
+        one["is-calibration"] == false && one["error"].is_f64() && cell["measured"].is_f64()
+    };
+    assert_eq!(u64::try_from(cells.iter().filter(is_predicted).count()).expect("few"), errors);
+    assert!(text.contains(&format!("Over {errors} cells on which")), "{text}");
+}
+
+#[test]
+fn records_in_which_nothing_is_predicted_say_what_to_measure() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // All of its cells have four queues.
+    model::fill(dir.path(), &quick("jumbo"), &model::host(64), 1, 1.0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway-lab"));
+    let output = command.args(["model", "errors"]).arg(dir.path()).output().expect("it starts");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(why.contains("no cell is predicted: measure the cells with 1"), "{why}");
+}
+
+#[test]
 fn unequal_flows_share_queues_and_the_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let records = dir.path().join("table.toml");

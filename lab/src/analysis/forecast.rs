@@ -4,6 +4,7 @@
 pub mod round_trip;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ringway_model::estimate::Estimate;
 use ringway_model::fit::{Data, Fit, Point};
@@ -302,6 +303,26 @@ impl Errors {
         let worst = all.into_iter().max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
         worst.map(|(worst, worst_cell)| Errors { cells, median, worst, worst_cell })
     }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cells = if self.cells == 1 { "cell" } else { "cells" };
+        write!(
+            f,
+            "Over {} {cells} on which the model was not calibrated, the error is {:.1} % in the \
+             median and {} at worst, at {}.",
+            self.cells,
+            self.median * 100.0,
+            signed_percent(self.worst),
+            self.worst_cell
+        )
+    }
+}
+
+/// A share of something with its sign, such as `+2.5 %`.
+pub fn signed_percent(share: f64) -> String {
+    format!("{:+.1} %", share * 100.0)
 }
 
 /// An estimate in the unit of its scale: `6.25 (6.20 to 6.30)`, or `1.80 to 8.80`.

@@ -515,6 +515,27 @@ fn a_guest_routes_into_vxlan_over_a_line_that_both_sides_share() {
 }
 
 #[test]
+fn what_one_and_two_queues_measure_here_predicts_four() {
+    let Some(_turn) = nightly_turn("it runs a study", &["iperf3"]) else { return };
+    let study = TINY
+        .replace("baselines = [\"baseline-veth-bridge\"]", "baselines = []")
+        .replace("repeats = 2\nmax-repeats = 2", "repeats = 3\nmax-repeats = 3")
+        .replace("streams = 2", "streams = 8")
+        .replace("values = [1, 2]", "values = [1, 2, 4]");
+    let (place, mut command) = placed(&study);
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    let out = place.path().join("out");
+    let compared = lab(&["model", "errors", out.to_str().expect("a plain name")]);
+    let table = text(&compared.stdout);
+    println!("{table}");
+    let role = |cell: &str| table.lines().find(|line| line.starts_with(cell)).expect(cell);
+    assert!(role("q1 ").contains("calibrated on") && role("q2 ").contains("calibrated on"));
+    // How large the error is depends on the machine, so the night only shows it.
+    assert!(!role("q4 ").contains("calibrated on"), "{table}");
+}
+
+#[test]
 fn open_vswitch_forwards_between_guests() {
     let Some(_turn) = nightly_turn("it runs a study", &["iperf3", "ovs-vswitchd", "ovsdb-server"])
     else {

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use ringway_stats::{Interval, Method, Summary, float};
 
 use crate::analysis::disturbance::{FOREIGN_SHARE_MAX, STEAL_SHARE_MAX, Spread};
-use crate::analysis::forecast::{self, Errors, Forecast, round_trip};
+use crate::analysis::forecast::{self, Forecast, round_trip, signed_percent};
 use crate::analysis::{Analysis, CellSummary, Warning};
 use crate::metric::{self, Metric, number};
 use crate::placement;
@@ -244,7 +244,7 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
             }
         }
         @if let Some(errors) = &analysis.prediction_errors {
-            p { (prediction_errors(errors)) }
+            p { (errors) }
         }
         div.scroll {
             table {
@@ -296,22 +296,6 @@ fn forecast_of<'a>(metric: &Metric, cell: &'a CellSummary) -> Option<&'a Forecas
 fn predicted(metric: &Metric, one: &Forecast) -> String {
     let text = forecast::show(&one.estimate, metric.scale);
     if one.is_calibration { format!("({text})") } else { text }
-}
-
-fn prediction_errors(errors: &Errors) -> String {
-    let cells = if errors.cells == 1 { "cell" } else { "cells" };
-    format!(
-        "Over {} {cells} on which the model was not calibrated, the error is {:.1} % in the median \
-         and {} at worst, at {}.",
-        errors.cells,
-        errors.median * 100.0,
-        signed_percent(errors.worst),
-        errors.worst_cell
-    )
-}
-
-fn signed_percent(share: f64) -> String {
-    format!("{:+.1} %", share * 100.0)
 }
 
 /// The metrics that the study is about; the summary has the others.
