@@ -1,5 +1,6 @@
 //! What a packet, a byte and a batch cost the backend in instructions, from the counts of
-//! `ringway-bench icount`, and what a change of code brings.
+//! `ringway-bench icount`, and what a change of code brings: predicted, and measured if the same
+//! file has rates.
 //!
 //! A count of instructions a frame, with batches of b frames of n bytes, is taken as
 //! packet + batch / b + byte n. Counts with two sizes of batches and two lengths identify all
@@ -8,12 +9,20 @@
 use std::collections::BTreeMap;
 
 use ringway_stats::average::median;
+use ringway_stats::{Ratio, ratio};
 use serde::{Deserialize, Serialize};
 
 /// The section of the bench that counts instructions.
 const SECTION: &str = "icount";
 /// The unit of counts that are of frames.
 const UNIT: &str = "instr/frame";
+
+/// Measured rates whose sender or receiver is a counted path: the section and the subject, and the
+/// path's name up to its direction. The peer of each does least, so that the path sets the pace.
+const RATES: [(&str, &str, &str); 2] =
+    [("ring", "ringway+bare", "backend"), ("vhost", "ringway", "virtio split")];
+/// Directions as names of rates begin, and as those of paths do.
+const DIRECTIONS: [(&str, &str); 2] = [("guest->host", "ingress"), ("host->guest", "egress")];
 
 /// Why there are no costs.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +44,8 @@ struct File {
 #[derive(Debug, Deserialize)]
 struct Series {
     case: Case,
+    #[serde(default)]
+    subject: String,
     runs: Vec<Run>,
 }
 
@@ -132,25 +143,66 @@ fn least_squares(rows: &[Vec<f64>]) -> Option<Vec<f64>> {
     Some((0..count).map(|at| all[at][count] / all[at][at]).collect())
 }
 
-/// The cost of each path in a file of the bench, by the path's name.
-///
-/// # Errors
-/// It is no such file, or has no path with different batches.
-pub fn read(text: &str) -> Result<BTreeMap<String, Cost>, CostError> {
-    let file: File = serde_json::from_str(text)?;
-    let mut paths: BTreeMap<String, Vec<Count>> = BTreeMap::new();
-    for Series { case, runs } in file.series {
-        if case.section != SECTION || case.unit != UNIT || runs.is_empty() {
-            continue;
+/// What a file of the bench says of counted paths, by their names.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bench {
+    /// What each path costs.
+    pub costs: BTreeMap<String, Cost>,
+    /// Frames a second of each run, in millions, by path and by the bytes of a frame.
+    rates: Vec<(String, u32, Vec<f64>)>,
+}
+
+impl Bench {
+    /// Reads such a file.
+    ///
+    /// # Errors
+    /// It is no such file, or has no path with different batches.
+    pub fn read(text: &str) -> Result<Bench, CostError> {
+        let file: File = serde_json::from_str(text)?;
+        let mut paths: BTreeMap<String, Vec<Count>> = BTreeMap::new();
+        let mut rates = Vec::new();
+        for Series { case, subject, runs } in file.series {
+            let values: Vec<f64> = runs.iter().map(|run| run.value).collect();
+            if case.section != SECTION {
+                let rate = rated(&case, &subject);
+                rates.extend(rate.map(|(path, bytes)| (path, bytes, values)));
+            } else if case.unit == UNIT && !values.is_empty() {
+                if let Some((path, count)) = parsed(&case.name, median(&values)) {
+                    paths.entry(path).or_default().push(count);
+                }
+            }
         }
-        let values: Vec<f64> = runs.iter().map(|run| run.value).collect();
-        if let Some((path, count)) = parsed(&case.name, median(&values)) {
-            paths.entry(path).or_default().push(count);
-        }
+        let cost = |(path, counts): (String, Vec<Count>)| Some((path, Cost::of(&counts)?));
+        let costs: BTreeMap<String, Cost> = paths.into_iter().filter_map(cost).collect();
+        if costs.is_empty() { Err(CostError::Empty) } else { Ok(Bench { costs, rates }) }
     }
-    let costs = paths.into_iter().filter_map(|(path, counts)| Some((path, Cost::of(&counts)?)));
-    let costs: BTreeMap<String, Cost> = costs.collect();
-    if costs.is_empty() { Err(CostError::Empty) } else { Ok(costs) }
+
+    /// By how many times a path carried more frames of so many bytes than it did in `before`;
+    /// `None` if one of the two did not measure that.
+    pub fn gain(&self, before: &Bench, path: &str, bytes: u32) -> Option<Ratio> {
+        let of = |bench: &Bench| {
+            let is_it = |one: &&(String, u32, Vec<f64>)| one.0 == path && one.1 == bytes;
+            bench.rates.iter().find(is_it).map(|(_, _, values)| values.clone())
+        };
+        ratio(&of(self)?, &of(before)?)
+    }
+}
+
+/// The counted path that sets the pace of a rate such as `guest->host, 64 B, 1 queue(s)`, and the
+/// bytes of its frames; `None` if no path does.
+fn rated(case: &Case, subject: &str) -> Option<(String, u32)> {
+    let is_it = |one: &&(&str, &str, &str)| one.0 == case.section && one.1 == subject;
+    let (_, _, path) = RATES.iter().find(is_it)?;
+    let [direction, bytes, queues] = case.name.split(", ").collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let (_, direction) = DIRECTIONS.iter().find(|(name, _)| *name == direction)?;
+    let bytes = bytes.strip_suffix(" B")?.parse().ok()?;
+    // The names of virtio's paths have no queues: one is meant.
+    match *path {
+        "backend" => Some((format!("{path} {direction}, {queues}"), bytes)),
+        _ => (queues == "1 queue(s)").then(|| (format!("{path} {direction}"), bytes)),
+    }
 }
 
 /// A path and a count of it from a name such as `virtio split ingress, 64 B, batch 8`; `None` if
@@ -182,12 +234,36 @@ pub struct Change {
     pub capacity: [f64; 2],
 }
 
+/// What a measurement says of a prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Agreement {
+    /// It contains it.
+    Agrees,
+    /// More came than was predicted: something else than instructions changed.
+    More,
+    /// Less came.
+    Less,
+}
+
 impl Change {
     /// The change from one cost to another for frames of so many bytes in batches of so many.
     pub fn of(before: &Cost, after: &Cost, batch: f64, bytes: f64) -> Change {
         let instructions = [before, after].map(|cost| cost.a_frame(batch, bytes));
         let ratio = instructions[0] / instructions[1];
         Change { instructions, capacity: [ratio.min(1.0), ratio.max(1.0)] }
+    }
+
+    /// Whether a measured gain, with its interval, agrees with the capacity's.
+    pub fn agrees(&self, measured: &Ratio) -> Agreement {
+        let (low, high) = measured
+            .interval
+            .map_or((measured.value, measured.value), |interval| (interval.low, interval.high));
+        match self.capacity {
+            [least, _] if high < least => Agreement::Less,
+            [_, most] if low > most => Agreement::More,
+            _ => Agreement::Agrees,
+        }
     }
 }
 
@@ -237,11 +313,64 @@ mod tests {
             series("ring", "Mpps", "guest->host, 64 B, batch 8", 40.0),
         ];
         let text = serde_json::json!({ "host": {}, "rounds": 1, "series": all, "gaps": [] });
-        let costs = read(&text.to_string()).expect("the bench's");
+        let costs = Bench::read(&text.to_string()).expect("the bench's").costs;
         assert_eq!(costs.keys().collect::<Vec<_>>(), ["virtio split ingress"]);
         assert!(costs["virtio split ingress"].byte.is_some_and(|byte| byte > 0.1));
-        assert!(matches!(read("{\"series\": []}"), Err(CostError::Empty)));
-        assert!(read("{}").expect_err("no series").to_string().contains("`series`"));
+        assert!(matches!(Bench::read("{\"series\": []}"), Err(CostError::Empty)));
+        assert!(Bench::read("{}").expect_err("no series").to_string().contains("`series`"));
+    }
+
+    /// A file of the bench with counts of one path, and with its rates of some names.
+    fn bench(packet: f64, rates: &[(&str, &str, &str, [f64; 3])]) -> Bench {
+        let series = |section: &str, subject: &str, (name, unit): (&str, &str), values: &[f64]| {
+            let runs = values.iter().map(|value| serde_json::json!({ "value": value }));
+            let case = serde_json::json!({ "section": section, "name": name, "unit": unit });
+            serde_json::json!({
+                "case": case, "subject": subject, "runs": runs.collect::<Vec<_>>(),
+            })
+        };
+        let counts = [1.0, 64.0].map(|batch| {
+            let name = format!("backend ingress, 64 B, batch {batch}, 1 queue(s)");
+            series(SECTION, "ringway", (&name, UNIT), &[packet + 400.0 / batch])
+        });
+        let rates = rates.iter().map(|(section, subject, name, values)| {
+            series(section, subject, (name, "Mpps"), values)
+        });
+        let all: Vec<_> = counts.into_iter().chain(rates).collect();
+        Bench::read(&serde_json::json!({ "series": all }).to_string()).expect("the bench's")
+    }
+
+    #[test]
+    fn what_came_of_a_change_is_compared_with_what_its_instructions_say() {
+        let one = "guest->host, 64 B, 1 queue(s)";
+        let of = |packet: f64, rate: f64| {
+            let near = [rate, rate * 1.01, rate * 0.99];
+            let other = [1.0, 1.0, 1.0];
+            bench(
+                packet,
+                &[
+                    ("ring", "ringway+bare", one, near),
+                    ("ring", "ringway+netfront", one, other),
+                    ("ring", "ringway+bare", "guest->host, 1500 B, 1 queue(s)", other),
+                    ("vhost", "ringway", one, near),
+                    ("vhost", "ringway", "guest->host, 64 B, 2 queue(s)", other),
+                ],
+            )
+        };
+        let (path, before) = ("backend ingress, 1 queue(s)", of(350.0, 40.0));
+        let said = |rate: f64| {
+            let after = of(250.0, rate);
+            let change = Change::of(&before.costs[path], &after.costs[path], 8.0, 64.0);
+            change.agrees(&after.gain(&before, path, 64).expect("both measured it"))
+        };
+        // 400 to 300 instructions: up to 1.33 times as many frames.
+        assert_eq!([40.0, 48.0, 53.5].map(said), [Agreement::Agrees; 3]);
+        assert_eq!((said(60.0), said(35.0)), (Agreement::More, Agreement::Less));
+        let same = before.gain(&before, path, 1500).expect("it is another length");
+        assert!((same.value - 1.0).abs() < 1e-9, "{same:?}");
+        assert!(before.gain(&before, "virtio split ingress", 64).is_some());
+        assert_eq!(before.gain(&before, "backend egress, 1 queue(s)", 64), None);
+        assert_eq!(bench(350.0, &[]).gain(&before, path, 64), None);
     }
 
     /// The counts of a row of a table in `docs/measured`, whose first three columns are of batches

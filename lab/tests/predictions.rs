@@ -143,7 +143,16 @@ fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
                 serde_json::json!({ "section": "icount", "name": name, "unit": "instr/frame" });
             serde_json::json!({ "case": case, "runs": [{ "value": packet + 400.0 / batch }] })
         };
-        let file = serde_json::json!({ "series": [case(1.0), case(64.0)] });
+        let runs = [14_000.0 / packet, 13_900.0 / packet, 14_100.0 / packet]
+            .map(|value| serde_json::json!({ "value": value }));
+        let rate = serde_json::json!({
+            "case": {
+                "section": "ring", "name": "guest->host, 64 B, 1 queue(s)", "unit": "Mpps",
+            },
+            "subject": "ringway+bare",
+            "runs": runs,
+        });
+        let file = serde_json::json!({ "series": [case(1.0), case(64.0), rate] });
         std::fs::write(dir.path().join(name), file.to_string()).expect("it has room");
     };
     write("before.json", 350.0);
@@ -154,9 +163,12 @@ fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
     let text = said(&words, &dir.path().join("after.json"));
     assert!(text.contains("backend ingress, 1 queue(s)"), "{text}");
     assert!(text.contains("400 to 300") && text.contains("+0.0 % to +33.3 %"), "{text}");
+    // The rates were 40 and 56: more than fewer instructions explain.
+    assert!(text.contains("+40.0 % (") && text.contains("more than predicted"), "{text}");
     let json = said(&[words[0], "--json"], &before);
     let rows: Value = serde_json::from_str(&json).expect("JSON");
-    assert!(rows[0]["change"].is_null() && rows[0]["before"]["byte"].is_null(), "{rows}");
+    let missing = ["change", "measured", "says"].map(|name| rows[0][name].is_null());
+    assert!(missing == [true; 3] && rows[0]["before"]["byte"].is_null(), "{rows}");
 }
 
 #[test]

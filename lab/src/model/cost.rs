@@ -1,13 +1,14 @@
 //! `ringway model cost`: what a change of code would bring, from counts of instructions.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use ringway_lab::cost::{self, Change, Cost};
+use ringway_lab::analysis::forecast::signed_percent;
+use ringway_lab::cost::{Agreement, Bench, Change, Cost};
 use ringway_lab::metric::number;
+use ringway_stats::Ratio;
 use ringway_terminal::options::number as count;
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::table;
@@ -32,54 +33,85 @@ pub(super) struct Costs {
     json: bool,
 }
 
-/// A path with its costs, and what the change brings to it.
+/// A path with its costs, what the change should bring to it, and what it brought.
 #[derive(Debug, Serialize)]
 struct Row {
     path: String,
     before: Cost,
     after: Option<Cost>,
     change: Option<Change>,
+    measured: Option<Ratio>,
+    says: Option<Agreement>,
 }
 
-pub(super) fn run(args: &Costs) -> Result<()> {
-    let before = read(&args.before)?;
-    let mut after = args.after.as_deref().map(read).transpose()?.unwrap_or_default();
-    let (batch, bytes) = (f64::from(args.batch), f64::from(args.frame));
-    let row = |(path, before): (String, Cost)| {
-        let after = after.remove(&path);
-        let change = after.map(|after| Change::of(&before, &after, batch, bytes));
-        Row { path, before, after, change }
-    };
-    let rows: Vec<Row> = before.into_iter().map(row).collect();
-    if args.json {
-        return print_json(&rows);
+impl Row {
+    fn of(args: &Costs, (path, before): (&String, &Cost), files: [&Bench; 2]) -> Row {
+        let (batch, bytes) = (f64::from(args.batch), f64::from(args.frame));
+        let [old, new] = files;
+        let after = new.costs.get(path).copied();
+        let change = after.map(|after| Change::of(before, &after, batch, bytes));
+        let measured = new.gain(old, path, u32::from(args.frame));
+        let says = change.zip(measured).map(|(change, measured)| change.agrees(&measured));
+        Row { path: path.clone(), before: *before, after, change, measured, says }
     }
-    let shown = rows.iter().map(|row| {
-        let cost = row.after.unwrap_or(row.before);
-        let byte = cost.byte.map_or_else(|| "-".to_owned(), number);
-        let change = row.change.map(|it| {
+
+    fn shown(&self) -> Vec<String> {
+        let gain = |times: f64| signed_percent(times - 1.0);
+        let cost = self.after.unwrap_or(self.before);
+        let change = self.change.map(|it| {
             let [old, new] = it.instructions;
             format!("{} to {}", number(old), number(new))
         });
-        let gain = row.change.map(|it| {
-            let [low, high] = it.capacity.map(|times| format!("{:+.1} %", (times - 1.0) * 100.0));
-            format!("{low} to {high}")
+        let predicted = self.change.map(|it| it.capacity.map(gain).join(" to "));
+        let measured = self.measured.map(|it| {
+            let span =
+                it.interval.map(|span| format!(" ({} to {})", gain(span.low), gain(span.high)));
+            gain(it.value) + &span.unwrap_or_default()
+        });
+        let says = self.says.map(|says| match says {
+            Agreement::Agrees => "as predicted",
+            Agreement::More => "more than predicted",
+            Agreement::Less => "less than predicted",
         });
         vec![
-            row.path.clone(),
+            self.path.clone(),
             number(cost.packet),
             number(cost.batch),
-            byte,
-            format!("{:+.1} %", cost.worst * 100.0),
+            cost.byte.map_or_else(|| "-".to_owned(), number),
+            signed_percent(cost.worst),
             change.unwrap_or_default(),
-            gain.unwrap_or_default(),
+            predicted.unwrap_or_default(),
+            measured.unwrap_or_default(),
+            says.unwrap_or_default().to_owned(),
         ]
-    });
-    let head = ["PATH", ">PACKET", ">BATCH", ">BYTE", ">WORST FIT", ">A FRAME", ">A QUEUE CARRIES"];
-    print(&table::render(&head, shown))
+    }
 }
 
-fn read(path: &Path) -> Result<BTreeMap<String, Cost>> {
+/// The columns of [`Row::shown`].
+const HEAD: [&str; 9] = [
+    "PATH",
+    ">PACKET",
+    ">BATCH",
+    ">BYTE",
+    ">WORST FIT",
+    ">A FRAME",
+    ">A QUEUE CARRIES",
+    ">MEASURED",
+    "SAYS",
+];
+
+pub(super) fn run(args: &Costs) -> Result<()> {
+    let before = read(&args.before)?;
+    let after = args.after.as_deref().map(read).transpose()?.unwrap_or_default();
+    let row = |cost| Row::of(args, cost, [&before, &after]);
+    let rows: Vec<Row> = before.costs.iter().map(row).collect();
+    if args.json {
+        return print_json(&rows);
+    }
+    print(&table::render(&HEAD, rows.iter().map(Row::shown)))
+}
+
+fn read(path: &Path) -> Result<Bench> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    cost::read(&text).map_err(|error| anyhow!("{}: {error}", path.display()))
+    Bench::read(&text).map_err(|error| anyhow!("{}: {error}", path.display()))
 }
