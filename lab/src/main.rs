@@ -329,7 +329,7 @@ fn run_study(args: &Run) -> Result<ExitCode> {
     let launcher = Launcher::new(&PART, scratch.path(), Stop::when(stop))?;
     let (study, notices) = match &peer {
         Some(_) => (study, vec![]),
-        None => preflight::without_absent_tunnels(&launcher, &study),
+        None => preflight::without_unsupported(&launcher, &study),
     };
     notices.iter().for_each(|notice| eprintln!("NOTICE: {notice}"));
     args.rules.iter().try_for_each(|rule| rule.fits(&study))?;

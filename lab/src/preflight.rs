@@ -55,7 +55,7 @@ pub fn missing(
         missing.extend(no_image(image));
     }
     if missing.is_empty() {
-        missing.extend(no_shaping(launcher, study));
+        missing.extend(most_lines(study).and_then(|lines| no_shaping(launcher, lines)));
         missing.extend(no_tunnels(launcher, study));
     }
     missing
@@ -128,8 +128,9 @@ fn without_tools(study: &Study, is_installed: impl Fn(&str) -> bool) -> (Study, 
     without_all(study, absent.collect())
 }
 
-/// The study without the tunnels that this kernel does not support, and what was left out.
-pub fn without_absent_tunnels(launcher: &Launcher, study: &Study) -> (Study, Vec<String>) {
+/// The study without the tunnels, lines and offloads that this kernel does not support, and what was
+/// left out.
+pub fn without_unsupported(launcher: &Launcher, study: &Study) -> (Study, Vec<String>) {
     let absent = TUNNELS.into_iter().filter_map(|tunnel| {
         let parameter = ("encapsulation", tunnel.word);
         blueprints(study).iter().find(|one| one.encapsulation == tunnel.encapsulation)?;
@@ -160,7 +161,7 @@ fn without(study: &Study, parameter: &str, value: &str, reason: &str) -> Option<
     for axis in &mut left.axis {
         let is_absent = |one: &Value| {
             let cell = Cell::default().with(&axis.name, one.clone());
-            study.setup(&cell).text(parameter) == Some(value)
+            study.setup(&cell).get(parameter).is_some_and(|one| one.to_string() == value)
         };
         let (absent, present): (Vec<Value>, Vec<Value>) =
             axis.values.iter().cloned().partition(is_absent);
@@ -211,7 +212,7 @@ pub fn tools(study: &Study) -> BTreeSet<Tool> {
 /// Programs with the packages that contain them.
 fn programs(study: &Study) -> BTreeSet<(&'static str, &'static str)> {
     let mut programs: BTreeSet<_> = tools(study).into_iter().flat_map(of_tool).collect();
-    if line(study).is_some() {
+    if most_lines(study).is_some() {
         programs.insert(("tc", "iproute2"));
     }
     let blueprints = blueprints(study);
@@ -247,13 +248,14 @@ fn blueprints(study: &Study) -> Vec<Blueprint> {
     setups(study).filter_map(|(subject, setup)| Blueprint::of(kind, subject, &setup).ok()).collect()
 }
 
-fn line(study: &Study) -> Option<u64> {
-    setups(study).find_map(|(_, setup)| setup.line_bps)
+/// The wire with a rate that asks most of the kernel.
+fn most_lines(study: &Study) -> Option<Lines> {
+    blueprints(study).iter().filter_map(Blueprint::lines).max_by_key(|lines| lines.count)
 }
 
-fn no_shaping(launcher: &Launcher, study: &Study) -> Option<String> {
-    let error = wire::try_shaping(launcher, line(study)?).err()?;
-    Some(format!("a line rate needs the queueing discipline tbf: {error}; load sch_tbf"))
+fn no_shaping(launcher: &Launcher, lines: Lines) -> Option<String> {
+    let error = wire::try_shaping(launcher, lines).err()?;
+    Some(format!("a line rate needs queueing disciplines: {error}; load {}", lines.modules()))
 }
 
 fn no_tunnels(launcher: &Launcher, study: &Study) -> Option<String> {

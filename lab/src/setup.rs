@@ -61,8 +61,10 @@ pub struct Setup {
     pub layout: Layout,
     /// How the backend places queues on its workers.
     pub policy: Policy,
-    /// The rate of the wire; unlimited if `None`.
+    /// The rate of a line of the wire; unlimited if `None`.
     pub line_bps: Option<u64>,
+    /// How many lines the wire has, each with that rate.
+    pub lines: u16,
     /// The delay that a relay adds between the ends, in each direction.
     pub delay: Duration,
     /// Bytes of the sockets' buffers; the kernel's choice if `None`.
@@ -108,6 +110,7 @@ impl Setup {
             layout: word(&all, "layout")?.unwrap_or(Layout::Free),
             policy: word(&all, "policy")?.unwrap_or(Policy::Balanced),
             line_bps: parsed(&all, "line", rate)?.flatten(),
+            lines: count(&all, "lines")?.unwrap_or(1),
             delay: Duration::from_millis(count(&all, "delay")?.unwrap_or(0)),
             window: parsed(&all, "window", bytes)?,
             buffer: parsed(&all, "buffer", bytes)?,
@@ -175,6 +178,7 @@ mod tests {
             ("layout", "pairs"),
             ("policy", "fair"),
             ("line", "fast"),
+            ("lines", "two"),
             ("window", "large"),
             ("buffer", "0"),
             ("tcp", "cubic-ish"),

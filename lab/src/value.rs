@@ -172,7 +172,10 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "layout", domain: Domain::Word(names::<Layout>) },
     // How the backend places queues on its workers.
     Parameter { name: "policy", domain: Domain::Word(names::<Policy>) },
+    // The rate of each line of the wire, and how many there are: two are a bond, of which each
+    // stream has one line, by its ports.
     Parameter { name: "line", domain: Domain::Rate },
+    Parameter { name: "lines", domain: Domain::Count(1, 2) },
     // Milliseconds for which a relay between the ends delays every frame, in each direction.
     Parameter { name: "delay", domain: Domain::Count(0, 1000) },
     Parameter { name: "window", domain: Domain::Size },

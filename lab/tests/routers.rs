@@ -116,6 +116,6 @@ fn a_question_of_ones_own_stays_and_runs_that_crossed_the_router_are_counted() {
     run.expect("there are some").notes = vec![CROSSED_ROUTER.to_owned()];
     let analysis = Analysis::of(&records);
     assert_eq!(analysis.question, "Is the way around faster?");
-    let first = "Streams crossed the router in 1 of 80 runs, though they need not: these figures";
+    let first = "Streams crossed the router in 1 of 96 runs, though they need not: these figures";
     assert!(analysis.verdict.starts_with(first), "{}", analysis.verdict);
 }

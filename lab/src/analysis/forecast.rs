@@ -230,8 +230,8 @@ fn data(records: &Records, cells: &[&CellSummary]) -> Option<Data> {
 
 fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
     let setup = Setup::of(&records.study, &cell.cell).ok()?;
-    // Guests have queues of their own, which the model has not.
-    if setup.guests > 1 {
+    // Guests have queues of their own, and streams over a bond lines, which the model has not.
+    if setup.guests > 1 || setup.lines > 1 {
         return None;
     }
     let summary = cell.values.get(METRIC)?;

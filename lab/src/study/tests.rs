@@ -1,4 +1,6 @@
 use super::*;
+use crate::setup::Setup;
+use crate::topology::unsupported;
 
 fn transmit() -> Study {
     shipped("transmit").expect("it is shipped")
@@ -128,6 +130,23 @@ fn figures_of_other_set_ups_stand_in_reports_and_are_not_compared() {
         let [ideal] = &of(id, "network-node-blog:ideal")[..] else { panic!("one in {id}") };
         assert_eq!((ideal.value, ideal.is_used()), (Some(20e9), false));
     }
+}
+
+#[test]
+fn two_ports_of_ten_gigabits_are_a_cell_of_the_node() {
+    let study = shipped("network-node").expect("it is shipped");
+    let setup = |label: &str| {
+        Setup::of(&study, &study.cell_of_label(label).expect(label)).expect("it means something")
+    };
+    let bond = setup("t12.q8.virtio-bond");
+    assert_eq!((bond.lines, bond.line_bps), (2, Some(10_000_000_000)));
+    assert_eq!((setup("t12.q8.virtio").lines, setup("t12.q8.virtio").line_bps), (1, None));
+    // Two lines without a rate are as good as one.
+    let text = shipped_text("network-node").expect("it is shipped");
+    let text = text.replacen("line = \"10G\"\nlines = 2", "lines = 2", 1);
+    let study = Study::parse("a copy", &text).expect("it is a study");
+    let why = unsupported(&study).expect("it cannot be built");
+    assert!(why.contains("no second line without a rate"), "{why}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use ringway_rig::launcher;
 use ringway_steering::FlowKey;
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
+use super::wire::Lines;
 use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
 use crate::setup::{MTU_DEFAULT, Setup};
 use crate::study::{Study, Subject, TopologyKind};
@@ -55,8 +56,10 @@ pub struct Blueprint {
     pub mtu: u16,
     /// Which offloads are on.
     pub offloads: Offloads,
-    /// The rate of the wire; unlimited if `None`.
+    /// The rate of a line of the wire; unlimited if `None`.
     pub line_bps: Option<u64>,
+    /// How many lines it has.
+    pub lines: u16,
     /// The delay that a relay adds between the ends, in each direction; no relay for zero.
     pub delay: Duration,
     /// What guests are attached to.
@@ -100,6 +103,7 @@ impl Blueprint {
             mtu: MTU_DEFAULT,
             offloads: Offloads::All,
             line_bps: None,
+            lines: 1,
             delay: Duration::ZERO,
             attached: Attached::Switch,
             sends_from_host: false,
@@ -131,6 +135,12 @@ impl Blueprint {
         if setup.queue_changes > 0 && setup.driver != Driver::Machine {
             return Err("change of queues during a run but with driver = \"qemu\"".to_owned());
         }
+        if setup.lines > 1 && setup.line_bps.is_none() {
+            return Err("second line without a rate of each: `line`".to_owned());
+        }
+        if setup.lines > 1 && setup.encapsulation == Encapsulation::Gre {
+            return Err("second line for GRE, which has no ports".to_owned());
+        }
         if !setup.delay.is_zero() {
             if kind.has_router() {
                 return Err("delay in a topology with a router".to_owned());
@@ -154,12 +164,18 @@ impl Blueprint {
             mtu: setup.mtu,
             offloads: setup.offloads,
             line_bps: setup.line_bps,
+            lines: setup.lines,
             delay: setup.delay,
             attached: setup.attached,
             sends_from_host: setup.sender == Sender::Host,
             settings: setup.settings.clone(),
             ..Blueprint::pair(subject)
         })
+    }
+
+    /// The lines of the wire, if their rate is limited.
+    pub(crate) fn lines(&self) -> Option<Lines> {
+        self.line_bps.map(|bps| Lines { count: self.lines, bps })
     }
 
     /// The description of ringway's host for `ringway run`.

@@ -515,6 +515,24 @@ fn a_guest_routes_into_vxlan_over_a_line_that_both_sides_share() {
 }
 
 #[test]
+fn two_lines_carry_more_than_one_and_no_stream_does() {
+    let Some(_turn) = nightly_turn("it runs a study", &["iperf3", "tc"]) else { return };
+    let runs = run_with(&[
+        ("kind = \"guests\"", "kind = \"wire\""),
+        ("streams = 2", "streams = 8\nline = \"100M\"\nlines = 2"),
+        ("[quick]\nseconds = 0.7", "[quick]\nseconds = 3.0"),
+    ]);
+    for run in runs {
+        let streams = run["streams"].as_array().expect("streams");
+        let fastest = streams.iter().filter_map(|one| one["bps"].as_f64()).fold(0.0, f64::max);
+        // Eight streams with source ports at random are on one line in 1 of 128 cases.
+        println!("{:.0} bit/s in all, {fastest:.0} at most", value(&run, "throughput-bps"));
+        assert!(fastest < 115e6 && value(&run, "throughput-bps") < 230e6, "{run}");
+        assert!(value(&run, "throughput-bps") > 120e6 || was_disturbed(&run), "{run}");
+    }
+}
+
+#[test]
 fn what_one_and_two_queues_measure_here_predicts_four() {
     let Some(_turn) = nightly_turn("it runs a study", &["iperf3"]) else { return };
     let study = TINY

@@ -57,7 +57,7 @@ struct Measured {
 impl Measured {
     fn of(records: &Records, cell: &CellSummary) -> Option<Measured> {
         let setup = Setup::of(&records.study, &cell.cell).ok()?;
-        let is_primary = !cell.subject.is_baseline() && setup.guests == 1;
+        let is_primary = !cell.subject.is_baseline() && setup.guests == 1 && setup.lines == 1;
         // Without this axis there is no cell with the load and one without.
         records.study.axis("load").filter(|_| is_primary)?;
         Some(Measured {
