@@ -168,8 +168,8 @@ struct Far {
     ///
     /// The host is as for ssh, which reads its own configuration and asks nothing. The peer needs
     /// the same build of ringway, and the tools of the study. No setting of either machine is
-    /// changed: only cells for which this machine's interface has the queues and the MTU are
-    /// measured.
+    /// changed: only cells are measured that the interfaces fit, with their queues, MTU, GRO and
+    /// LRO.
     #[arg(long, value_name = "[USER@]HOST", value_parser = ssh::host, conflicts_with = "line_rate")]
     peer: Option<String>,
     /// The peer's IPv4 address on the path to measure [default: that of the ssh host]

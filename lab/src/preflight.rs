@@ -14,7 +14,8 @@ use ringway_rig::tools::Tool;
 use crate::setup::Setup;
 use crate::study::{LeftOut, Study, Subject};
 use crate::topology::{
-    Attached, Blueprint, Driver, Encapsulation, machine, ovs, router, unsupported, wire,
+    Attached, Blueprint, Driver, Encapsulation, machine, ovs, router, tuning, unsupported,
+    wire::{self, Lines},
 };
 use crate::value::{Cell, Value};
 use crate::word::{LOADER, Offloads, name_of};
@@ -57,6 +58,7 @@ pub fn missing(
     if missing.is_empty() {
         missing.extend(most_lines(study).and_then(|lines| no_shaping(launcher, lines)));
         missing.extend(no_tunnels(launcher, study));
+        missing.extend(no_lro(launcher, study));
     }
     missing
 }
@@ -128,8 +130,8 @@ fn without_tools(study: &Study, is_installed: impl Fn(&str) -> bool) -> (Study, 
     without_all(study, absent.collect())
 }
 
-/// The study without the tunnels, lines and offloads that this kernel does not support, and what was
-/// left out.
+/// The study without the tunnels, lines and offloads that this kernel does not support, and what
+/// was left out.
 pub fn without_unsupported(launcher: &Launcher, study: &Study) -> (Study, Vec<String>) {
     let absent = TUNNELS.into_iter().filter_map(|tunnel| {
         let parameter = ("encapsulation", tunnel.word);
@@ -137,7 +139,14 @@ pub fn without_unsupported(launcher: &Launcher, study: &Study) -> (Study, Vec<St
         let error = router::try_tunnel(launcher, tunnel.encapsulation).err()?;
         Some((parameter, format!("{} is left out: {}", tunnel.name, tunnel.complaint(&error))))
     });
-    without_all(study, absent.collect())
+    let lines = most_lines(study).filter(|lines| lines.count > 1);
+    let lines = lines.and_then(|lines| {
+        let what = format!("a second line is left out: {}", no_shaping(launcher, lines)?);
+        Some((("lines", "2"), what))
+    });
+    let lro = no_lro(launcher, study);
+    let lro = lro.map(|why| (("offloads", "lro"), format!("LRO is left out: {why}")));
+    without_all(study, absent.chain(lines).chain(lro).collect())
 }
 
 /// The study without the cells in which a parameter has a given value, for several such values,
@@ -267,6 +276,13 @@ fn no_tunnels(launcher: &Launcher, study: &Study) -> Option<String> {
         let error = router::try_tunnel(launcher, tunnel.encapsulation).err()?;
         Some(format!("encapsulation needs {}: {}", tunnel.name, tunnel.complaint(&error)))
     })
+}
+
+/// Why LRO cannot be measured; `None` if it can, or is not wanted.
+fn no_lro(launcher: &Launcher, study: &Study) -> Option<String> {
+    blueprints(study).iter().find(|blueprint| blueprint.offloads == Offloads::Lro)?;
+    let why = "devices within one machine have no LRO: --peer measures real ones";
+    tuning::try_lro(launcher).is_err().then(|| why.to_owned())
 }
 
 /// Whether a study has a virtual machine.

@@ -85,6 +85,8 @@ pub enum Offloads {
     NoCsum,
     /// None of these.
     None,
+    /// All of these and LRO, by which a card merges received packets for good.
+    Lro,
 }
 
 impl Word for Offloads {
@@ -96,6 +98,7 @@ impl Word for Offloads {
         ("no-gro", Offloads::NoGro),
         ("no-csum", Offloads::NoCsum),
         ("none", Offloads::None),
+        ("lro", Offloads::Lro),
     ];
 }
 

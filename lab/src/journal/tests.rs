@@ -166,6 +166,8 @@ fn records_with_a_peer_go_on_with_the_same_peer_only() {
         mtu: 1500,
         tx_queues: Some(4),
         rx_queues: None,
+        gro: Some(true),
+        lro: None,
     };
     let peer = |address, kernel: &str| Peer {
         name: "red".to_owned(),

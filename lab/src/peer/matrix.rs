@@ -7,6 +7,7 @@ use crate::study::{LeftOut, Study, TopologyKind};
 use crate::value::Cell;
 use crate::word::{
     Attached, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy, Sender,
+    name_of,
 };
 
 /// What the report says about the topology.
@@ -87,7 +88,10 @@ fn unfit(setup: &Setup) -> Option<&'static str> {
                 || setup.queue_changes > 0,
             "there is no router on the path",
         ),
-        (setup.offloads != Offloads::All, "the lab changes no offload of a real interface"),
+        (
+            !SEEN.contains(&setup.offloads),
+            "the lab changes no offload of a real interface, and looks only at GRO and LRO",
+        ),
         (!setup.settings.is_empty(), "the lab changes no kernel setting of a real machine"),
         (setup.line_bps.is_some() || !setup.delay.is_zero(), "the wire is a real one"),
         (setup.cpus.is_some(), "the lab restricts no CPUs of a real machine"),
@@ -96,6 +100,9 @@ fn unfit(setup: &Setup) -> Option<&'static str> {
     ];
     faults.iter().find(|(is_so, _)| *is_so).map(|(_, why)| *why)
 }
+
+/// Offloads that the interface which receives is seen to have, or not.
+const SEEN: [Offloads; 3] = [Offloads::All, Offloads::NoGro, Offloads::Lro];
 
 /// Why a cell cannot be measured on the path as it is now, with the remedy. A user changes the
 /// interface and repeats the command.
@@ -118,6 +125,9 @@ pub fn fits_now(study: &Study, cell: &Cell, peer: &Peer) -> Result<(), String> {
             ));
         }
     }
+    if all.get("offloads").is_some() {
+        merges(&Setup::of(study, cell)?, peer)?;
+    }
     let far = peer.interface.mtu;
     match all.number("mtu") {
         Some(wanted) if u64::from(*mtu) != wanted || u64::from(far) != wanted => Err(format!(
@@ -127,6 +137,35 @@ pub fn fits_now(study: &Study, cell: &Cell, peer: &Peer) -> Result<(), String> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Checks that the interface which receives merges packets as a cell says.
+fn merges(setup: &Setup, peer: &Peer) -> Result<(), String> {
+    let (interface, whose) = match setup.direction {
+        Direction::Receive => (&peer.near_interface, String::new()),
+        Direction::Transmit => (&peer.interface, format!(" of {}", peer.name)),
+    };
+    let wanted = [setup.offloads != Offloads::NoGro, setup.offloads == Offloads::Lro];
+    let has = [interface.gro, interface.lro];
+    let (name, offloads) = (&interface.name, name_of(setup.offloads));
+    for ((feature, wanted), has) in ["gro", "lro"].into_iter().zip(wanted).zip(has) {
+        let why = match has {
+            Some(has) if has != wanted => {
+                let state = if wanted { "on" } else { "off" };
+                format!(
+                    "{name}{whose} has another state of {feature}: change it there, as with \
+                     `ethtool -K {name} {feature} {state}`, and repeat the command"
+                )
+            }
+            // Where nothing tells, all offloads are what an interface comes with.
+            None if setup.offloads != Offloads::All => {
+                format!("{feature} of {name}{whose} is unknown without ethtool: install it there")
+            }
+            _ => continue,
+        };
+        return Err(format!("offloads = {offloads} is left out: {why}"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -142,6 +181,8 @@ mod tests {
             mtu: 1500,
             tx_queues: queues,
             rx_queues: queues,
+            gro: Some(true),
+            lro: Some(false),
         };
         Peer {
             name: "red".to_owned(),
@@ -175,17 +216,41 @@ mod tests {
 
     #[test]
     fn a_study_keeps_what_the_path_can_have() {
-        let (study, notices) = with_peer(&shipped("receive").expect("shipped")).expect("it can");
-        assert_eq!(study.axis("offloads").expect("an axis").values, ["all".into()]);
-        assert_eq!(study.axis("queues").expect("an axis").values.len(), 4);
-        assert!(notices.iter().any(|one| one.starts_with("offloads = no-gro is left out")));
-        let why = study.why_left_out("no-gro.q1.s1").expect("it is left out");
-        assert!(why.starts_with("offloads = no-gro is left out"), "{why}");
+        let (study, notices) = with_peer(&shipped("offloads").expect("shipped")).expect("it can");
+        let seen = ["all", "no-gro", "lro"].map(Into::into);
+        assert_eq!(study.axis("offloads").expect("an axis").values, seen);
+        assert_eq!(study.axis("direction").expect("an axis").values.len(), 2);
+        assert!(notices.iter().any(|one| one.starts_with("offloads = no-sg is left out")));
+        let why = study.why_left_out("receive.no-sg.guest").expect("it is left out");
+        assert!(why.starts_with("offloads = no-sg is left out"), "{why}");
         assert!(study.subjects() == [Subject::Machine] && study.baseline_axes.is_empty());
         let text = study.to_toml();
         assert_eq!(Study::parse("a copy", &text).expect("it is a study"), study);
         let (again, notices) = with_peer(&study).expect("it is one already");
         assert!(again == study && notices.is_empty(), "{notices:?}");
+    }
+
+    #[test]
+    fn cells_wait_until_the_receiving_interface_merges_packets_as_they_say() {
+        let (study, _) = with_peer(&shipped("offloads").expect("shipped")).expect("it can");
+        let of = |label: &str, peer: &Peer| {
+            fits_now(&study, &study.cell_of_label(label).expect("a cell"), peer)
+        };
+        let usual = peer(Some(1));
+        assert_eq!(of("receive.all.guest", &usual), Ok(()));
+        let why = of("receive.lro.guest", &usual).expect_err("it is off");
+        assert!(why.contains("`ethtool -K eth0 lro on`"), "{why}");
+        let why = of("transmit.no-gro.guest", &usual).expect_err("it is on");
+        assert!(why.contains("eth1 of red") && why.contains("`ethtool -K eth1 gro off`"), "{why}");
+        let mut merging = usual.clone();
+        merging.near_interface.lro = Some(true);
+        assert_eq!(of("receive.lro.guest", &merging), Ok(()));
+        assert!(of("receive.all.guest", &merging).expect_err("it is on").contains("lro off"));
+        let mut unknown = usual;
+        (unknown.near_interface.gro, unknown.near_interface.lro) = (None, None);
+        assert_eq!(of("receive.all.guest", &unknown), Ok(()));
+        let why = of("receive.no-gro.guest", &unknown).expect_err("no one knows");
+        assert!(why.contains("gro of eth0 is unknown without ethtool"), "{why}");
     }
 
     #[test]

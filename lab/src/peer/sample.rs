@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::process::Command;
 use std::time::Instant;
 
 use ringway_net::Netlink;
 use ringway_rig::child::PartError;
 use ringway_rig::cpu_time::Machine;
+use ringway_rig::launcher;
 use serde::{Deserialize, Serialize};
 
 use crate::counters;
@@ -50,12 +52,17 @@ pub fn interface_with(addresses: &[Ipv4Addr]) -> Result<Option<Interface>, PartE
         let link = links.iter().find(|link| link.index == *index)?;
         Some((*address, link))
     });
-    Ok(found.map(|(address, link)| Interface {
-        name: link.name.clone(),
-        address,
-        mtu: link.mtu,
-        tx_queues: queues(&link.name, link.index, "tx-"),
-        rx_queues: queues(&link.name, link.index, "rx-"),
+    Ok(found.map(|(address, link)| {
+        let features = features(&link.name);
+        Interface {
+            name: link.name.clone(),
+            address,
+            mtu: link.mtu,
+            tx_queues: queues(&link.name, link.index, "tx-"),
+            rx_queues: queues(&link.name, link.index, "rx-"),
+            gro: is_on(&features, "generic-receive-offload"),
+            lro: is_on(&features, "large-receive-offload"),
+        }
     }))
 }
 
@@ -150,6 +157,25 @@ fn queues(name: &str, index: u32, prefix: &str) -> Option<u16> {
     u16::try_from(count).ok()
 }
 
+/// The features of an interface, as `ethtool -k` prints them; empty if it is not installed.
+fn features(name: &str) -> String {
+    let Some(program) = launcher::find("ethtool") else { return String::new() };
+    let output = Command::new(program).args(["-k", name]).output();
+    output.map_or_else(|_| String::new(), |it| String::from_utf8_lossy(&it.stdout).into_owned())
+}
+
+/// Whether a feature is on; `None` if it is not there.
+fn is_on(features: &str, name: &str) -> Option<bool> {
+    let of_line =
+        |line: &str| line.trim().strip_prefix(name)?.strip_prefix(": ").map(str::to_owned);
+    let state = features.lines().find_map(of_line)?;
+    match state.split(' ').next() {
+        Some("on") => Some(true),
+        Some("off") => Some(false),
+        _ => None,
+    }
+}
+
 /// What an interface has carried, from `/proc/net/dev`.
 fn carried(table: &str, name: &str) -> Option<InterfaceUse> {
     let line = table.lines().find_map(|line| {
@@ -178,6 +204,16 @@ mod tests {
         assert_eq!(all, [1000, 11, 2000, 22]);
         assert_eq!(carried(table, "eth1"), None);
         assert_eq!(carried("eth1: 1 2 three", "eth1"), None);
+    }
+
+    #[test]
+    fn features_are_on_or_off_or_unknown() {
+        let printed = "Features for eth0:\nrx-checksumming: on [fixed]\n\
+            generic-receive-offload: on\nlarge-receive-offload: off [fixed]\n\
+            rx-gro-list: maybe\n";
+        assert_eq!(is_on(printed, "generic-receive-offload"), Some(true));
+        assert_eq!(is_on(printed, "large-receive-offload"), Some(false));
+        assert_eq!((is_on(printed, "rx-gro-list"), is_on("", "rx-gro-list")), (None, None));
     }
 
     #[test]

@@ -34,6 +34,12 @@ pub struct Interface {
     pub tx_queues: Option<u16>,
     /// Its queues that receive, if known.
     pub rx_queues: Option<u16>,
+    /// Whether the kernel merges what it receives (GRO), if known.
+    #[serde(default)]
+    pub gro: Option<bool>,
+    /// Whether the card does (LRO), if known.
+    #[serde(default)]
+    pub lro: Option<bool>,
 }
 
 impl Peer {

@@ -10,13 +10,13 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::wire::PORT;
-use super::{Blueprint, End, Layout, Topology};
+use super::{Blueprint, End, Layout, Topology, near_address};
 use crate::setup::MTU_DEFAULT;
 use crate::study::Subject;
 use crate::word::Offloads;
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
-use ringway_rig::namespace::{configure, inside};
+use ringway_rig::namespace::{Namespace, configure, inside};
 use ringway_rig::veth;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,6 +72,7 @@ fn set_mtu(pid: u32, mtu: u16) -> Result<(), PartError> {
 fn set_offloads(launcher: &Launcher, end: &End, offloads: Offloads) -> Result<(), PartError> {
     let off: &[&str] = match offloads {
         Offloads::All => return Ok(()),
+        Offloads::Lro => return ethtool(launcher, end, &["lro", "on"]),
         Offloads::NoSg => &["sg"],
         Offloads::NoTso => &["tso"],
         Offloads::NoGso => &["gso"],
@@ -81,6 +82,13 @@ fn set_offloads(launcher: &Launcher, end: &End, offloads: Offloads) -> Result<()
     };
     let words: Vec<&str> = off.iter().flat_map(|name| [*name, "off"]).collect();
     ethtool(launcher, end, &words)
+}
+
+/// Checks that the devices between hosts here have LRO, in a namespace where that disturbs nothing.
+pub(crate) fn try_lro(launcher: &Launcher) -> Result<(), PartError> {
+    let place = Namespace::new(launcher)?;
+    configure(place.pid(), |net| net.add_veth(PORT, veth::DEVICE))?;
+    set_offloads(launcher, &End::new(place.pid(), near_address(0), PORT), Offloads::Lro)
 }
 
 fn ethtool(launcher: &Launcher, end: &End, words: &[&str]) -> Result<(), PartError> {

@@ -108,6 +108,29 @@ fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
 }
 
 #[test]
+fn lro_that_no_device_here_has_is_left_out_and_that_is_said() {
+    let Some(_turn) = shared_turn(&["iperf3", "ethtool"]) else { return };
+    let study = TINY
+        .replace("baselines = [\"baseline-veth-bridge\"]", "baselines = []")
+        .replace(
+            "name = \"queues\"\nshort = \"q\"\nvalues = [1, 2]",
+            "name = \"offloads\"\nvalues = [\"all\", \"lro\"]",
+        )
+        .replace("x = \"queues\"", "x = \"offloads\"");
+    let run = |study: &str| {
+        let (place, mut command) = placed(study);
+        let output = command.arg("--quick").output().expect("it starts");
+        (output.status.success(), text(&output.stderr), kept(place.path()).len())
+    };
+    let why = "devices within one machine have no LRO: --peer measures real ones";
+    let (is_good, said, runs) = run(&study);
+    assert!(is_good && said.contains(&format!("NOTICE: LRO is left out: {why}")), "{said}");
+    assert_eq!(runs, 1, "{said}");
+    let (is_good, said, runs) = run(&study.replace("[\"all\", \"lro\"]", "[\"lro\"]"));
+    assert!(!is_good && said.contains(why) && runs == 0, "{said}");
+}
+
+#[test]
 fn a_directory_without_room_or_that_cannot_be_written_is_said_before_anything_starts() {
     let Some(_turn) = shared_turn(&["iperf3", "mount"]) else { return };
     // The mount hides the study as well, so it is written again.
