@@ -48,7 +48,7 @@ impl Machine {
         let queues = blueprint.queues_max();
         let mut command = launcher.command(PROGRAM.0);
         command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-reboot"]);
-        command.args(["-smp", "2", "-m", &MEMORY_MB.to_string()]);
+        command.args(["-smp", &cpus(blueprint).to_string(), "-m", &MEMORY_MB.to_string()]);
         command.args(["-machine", "q35,memory-backend=m", "-object"]);
         command.arg(format!("memory-backend-memfd,id=m,size={MEMORY_MB}M,share=on"));
         command.arg("-kernel").arg(image.join(IMAGE_FILES[0]));
@@ -113,6 +113,12 @@ impl Machine {
     }
 }
 
+/// CPUs of a machine, whatever the host has: as many as a guest of the study, and at least two, so
+/// that the number of queues that Linux uses can change.
+fn cpus(blueprint: &Blueprint) -> usize {
+    blueprint.cpus.unwrap_or(0).max(2)
+}
+
 /// Waits until a backend listens, as QEMU dials once.
 fn wait_for_sockets(dir: &Path) -> Result<(), PartError> {
     let deadline = Instant::now() + PATIENCE;
@@ -148,5 +154,22 @@ pub(super) fn wait_for_queues(host: &RunningHost, count: u16) -> Result<(), Part
             )));
         }
         std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::Setup;
+    use crate::study::{Subject, shipped};
+
+    #[test]
+    fn the_published_node_has_its_eight_cpus() {
+        let study = shipped("network-node").expect("it is shipped");
+        let cell = study.cell_of_label("t6.q8.ethtool").expect("a cell");
+        let setup = Setup::of(&study, &cell).expect("it means something");
+        let blueprint = Blueprint::of(study.topology.kind, Subject::Ringway, &setup);
+        assert_eq!(cpus(&blueprint.expect("it can be built")), 8);
+        assert_eq!(cpus(&Blueprint::pair(Subject::Ringway)), 2);
     }
 }
