@@ -14,8 +14,8 @@ use ringway_rig::tools::Tool;
 use crate::setup::Setup;
 use crate::study::{LeftOut, Study, Subject};
 use crate::topology::{
-    Attached, Blueprint, Driver, Encapsulation, machine, ovs, router, tuning, unsupported,
-    wire::{self, Lines},
+    Attached, Blueprint, Driver, Encapsulation, Lines, machine, ovs, router, tuning, unsupported,
+    wire,
 };
 use crate::value::{Cell, Value};
 use crate::word::{LOADER, Offloads, name_of};

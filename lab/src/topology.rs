@@ -26,6 +26,7 @@ use ringway_rig::veth;
 use tempfile::TempDir;
 
 use crate::study::{Subject, TopologyKind};
+pub(crate) use blueprint::Lines;
 pub use blueprint::{Attached, Blueprint, Driver, Encapsulation, Layout, unsupported};
 pub use machine::Machine;
 pub use ovs::OpenVswitch;

@@ -11,7 +11,6 @@ use ringway_rig::launcher;
 use ringway_steering::FlowKey;
 
 use super::addresses::{INNER, INNER_PREFIX_LEN, OUTER, OUTER_PREFIX_LEN, TUNNEL};
-use super::wire::Lines;
 use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_address};
 use crate::setup::{MTU_DEFAULT, Setup};
 use crate::study::{Study, Subject, TopologyKind};
@@ -70,6 +69,22 @@ pub struct Blueprint {
     pub flow_key: Option<FlowKey>,
     /// Settings of both kernels, as in `settings` of a study.
     pub settings: BTreeMap<String, String>,
+}
+
+/// The lines of a wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lines {
+    /// One, or two.
+    pub(crate) count: u16,
+    /// The rate of each.
+    pub(crate) bps: u64,
+}
+
+impl Lines {
+    /// The kernel's modules that shape them.
+    pub(crate) fn modules(self) -> &'static str {
+        if self.count > 1 { "sch_tbf, sch_htb and cls_u32" } else { "sch_tbf" }
+    }
 }
 
 impl Blueprint {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ringway_net::LinkSetting;
 
-use super::{Blueprint, Delaying, End, Topology, far_address, give_address, relay};
+use super::{Blueprint, Delaying, End, Lines, Topology, far_address, give_address, relay};
 use ringway_rig::child::PartError;
 use ringway_rig::launcher::Launcher;
 use ringway_rig::namespace::{Namespace, configure};
@@ -85,21 +85,7 @@ pub(crate) fn to_bridge(
     Ok(other_pid)
 }
 
-/// The lines of a wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lines {
-    /// One, or two.
-    pub(crate) count: u16,
-    /// The rate of each.
-    pub(crate) bps: u64,
-}
-
 impl Lines {
-    /// The kernel's modules that shape them.
-    pub(crate) fn modules(self) -> &'static str {
-        if self.count > 1 { "sch_tbf, sch_htb and cls_u32" } else { "sch_tbf" }
-    }
-
     /// The words of each command of `tc` that shapes a device so.
     fn commands(self, device: &str) -> Vec<Vec<String>> {
         // Two milliseconds at this rate, because a timer may be late.
