@@ -96,6 +96,9 @@ impl<H: Hypervisor> Backend<H> {
         match event {
             OpenerEvent::Ready => {}
             OpenerEvent::Added { name, vhost, at_run_time } => {
+                // Of the vifs of a description more may follow, also of one that was read again,
+                // which was checked as a whole.
+                let phase = if at_run_time { phase } else { Phase::Start };
                 let added = self.add_vhost(vhost, at_run_time, opener, phase);
                 if let Err(reason) = &added {
                     let origin = if at_run_time { "vif add" } else { "[[vhost]]" };

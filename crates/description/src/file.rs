@@ -39,8 +39,8 @@ use crate::{Bridge, Guest, Host, VHOSTS_MAX, Vhost, Workers};
 const GUESTS_MAX: usize = 1024;
 /// Interfaces of one guest.
 const VIFS_MAX: usize = 32;
-/// Ports of a switch, if the vifs of the description need fewer: the rest is for vifs that come
-/// later.
+/// Ports of a switch, or a multiple of that: what the description does not need, at least half of
+/// it, is for vifs that come later.
 const PORTS_MIN: usize = 64;
 /// The name of the connection of a tenant's process to the others, as a port.
 const TRUNK: &str = "trunk";
@@ -343,11 +343,13 @@ impl<'a> Source<'a> {
         let guests = self.guests(&guest, &bridges, &mut claims);
         let vhosts = self.vhosts(&vhost, &mut claims);
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
-        let vifs = vifs + vhosts.len();
-        // A vif on a bridge takes two ports, its own and that of its TAP device; the uplink takes
-        // one.
-        let ports = u16::try_from((2 * vifs + 1).max(PORTS_MIN)).unwrap_or_else(|_| {
-            self.fault(None, &format!("has {vifs} vifs, expected at most {}", u16::MAX / 2));
+        // A vif on a bridge takes two ports, its own and that of its TAP device, and one of virtio
+        // another one for disabled queues; the uplink takes one.
+        let needed = 2 * vifs + 3 * vhosts.len() + 1;
+        let ports = (needed + PORTS_MIN / 2).next_multiple_of(PORTS_MIN);
+        let ports = u16::try_from(ports).unwrap_or_else(|_| {
+            let message = format!("its vifs need {needed} ports, and a switch has {}", u16::MAX);
+            self.fault(None, &message);
             u16::MAX
         });
         Host {

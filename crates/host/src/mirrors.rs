@@ -48,6 +48,10 @@ pub(crate) fn refuse_among<'a>(
     output: &str,
     wanted: &[Mirrored],
 ) -> Option<String> {
+    // It is no output, so it may be mirrored.
+    if wanted.is_empty() {
+        return None;
+    }
     let mirrors: Vec<(&str, &[Mirrored])> =
         vifs.filter(|(name, mirror)| *name != output && !mirror.is_empty()).collect();
     if wanted.iter().any(|it| it.port == output) {
@@ -71,8 +75,8 @@ pub(crate) fn refuse_among<'a>(
              mirrored"
         ));
     }
-    let is_full = !wanted.is_empty() && mirrors.len() >= MIRRORS_MAX;
-    is_full.then(|| format!("there are {MIRRORS_MAX} mirrors, which is the limit"))
+    (mirrors.len() >= MIRRORS_MAX)
+        .then(|| format!("there are {MIRRORS_MAX} mirrors, which is the limit"))
 }
 
 /// Why one of these ports cannot be mirrored now; `None` if all can.

@@ -58,7 +58,7 @@ impl<W: World> Host<W> {
         let of_others = others.iter().map(|it| (it.name.as_str(), it.rules.mirror()));
         let of_described = described.iter().map(|it| (it.name.as_str(), &*it.rules.mirror));
         let mirrors: Vec<(&str, &[Mirrored])> = of_others.chain(of_described).collect();
-        described.iter().find_map(|wanted| {
+        let refusal = described.iter().find_map(|wanted| {
             let known = self.virtio().find(|vif| vif.state.name == wanted.name);
             if known.is_some_and(|vif| differences(vif.wanted(), wanted).is_empty()) {
                 return None;
@@ -75,6 +75,31 @@ impl<W: World> Host<W> {
             }
             let of_macs = || self.refuse_macs(wanted, others.iter().copied());
             refuse_among(mirrors.iter().copied(), name, &wanted.rules.mirror).or_else(of_macs)
+        });
+        refusal.or_else(|| self.refuse_ports_of_new(described))
+    }
+
+    /// Why the switch has too few ports for the vifs that are new, however their guests and those
+    /// of the others use them; `None` if it has enough. Without new ones, all stays as it was.
+    fn refuse_ports_of_new(&self, described: &[VirtioWanted]) -> Option<String> {
+        let is_known = |name: &str| self.virtio().any(|vif| vif.state.name == name);
+        let new = described.iter().filter(|wanted| !is_known(&wanted.name));
+        let new: usize = new.map(VirtioWanted::ports_max).sum();
+        let stays = |vif: &&VirtioVif<W>| {
+            vif.is_added() || described.iter().any(|it| it.name == vif.state.name)
+        };
+        let virtio = self.virtio().filter(stays).map(|vif| vif.wanted().ports_max());
+        let of_xen = self.vifs().map(|(_, vif)| 1 + usize::from(vif.state.device.is_some()));
+        let connected = self.states().filter_map(|state| state.connection.as_ref());
+        let of_vifs: usize = connected.map(|connection| connection.ports().count()).sum();
+        let of_others = self.shared.ports_in_use().saturating_sub(of_vifs);
+        let needed = new + virtio.sum::<usize>() + of_xen.sum::<usize>() + of_others;
+        let max = usize::from(self.shared.config.switch.ports_max);
+        (new > 0 && needed > max).then(|| {
+            format!(
+                "with the new vifs, the switch needs up to {needed} ports, and it has {max}, which \
+                 is the limit until the host is started again: restart it, or describe fewer vifs"
+            )
         })
     }
 

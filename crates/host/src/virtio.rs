@@ -60,6 +60,12 @@ pub struct VirtioWanted {
 }
 
 impl VirtioWanted {
+    /// The most ports of the switch that it takes: its own, that of its device, and that of queues
+    /// that its guest has disabled beside others.
+    pub(crate) fn ports_max(&self) -> usize {
+        1 + usize::from(self.bridge.is_some()) + usize::from(self.queues > 1)
+    }
+
     /// The device that it is to have, if it is to have one.
     pub fn bridged(&self, low_mtu: LowMtu) -> Option<Bridged> {
         Some(Bridged {

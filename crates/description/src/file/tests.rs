@@ -144,6 +144,18 @@ fn a_vif_that_is_added_to_a_running_host_may_name_ports_of_that_host() {
 }
 
 #[test]
+fn a_switch_has_ports_for_all_vifs_in_use_and_for_some_that_come_later() {
+    let vhosts = |count| {
+        let one = |number| format!("[[vhost]]\nname = '{number}'\nsocket = '/run/{number}'\n");
+        let text = (0..count).map(one).collect::<String>();
+        parse("test", &text, Usage::default()).expect("good").switch.ports
+    };
+    // Each may need three, and 32 are left.
+    assert_eq!([0, 10, 11, 31].map(vhosts), [64, 64, 128, 128]);
+    assert_eq!(vhosts(VHOSTS_MAX), 448);
+}
+
+#[test]
 fn the_example_has_two_guests_and_an_uplink() {
     let host = Host::example(Usage::default()).expect("good");
     let names: Vec<&str> = host.guests.iter().map(|guest| guest.name.0.as_str()).collect();

@@ -162,6 +162,29 @@ fn a_description_that_cannot_be_applied_changes_nothing() {
 }
 
 #[test]
+fn more_new_vifs_than_the_switch_has_ports_for_are_refused_with_that_limit() {
+    let mut machine = pair();
+    add_at_run_time(&mut machine, wanted("added", None));
+    // The switch has 8 ports. Guests that disable a queue take two of them.
+    let one_queue = |name: &str| VirtioWanted { queues: 1, ..wanted(name, None) };
+    let too_many = [weighted("vm1", 9), wanted("vm2", None), wanted("vm3", None), one_queue("vm4")];
+    let refusal = reload(&mut machine, &too_many).expect_err("one too many");
+    assert!(refusal.contains("needs up to 9 ports, and it has 8, which is the limit"), "{refusal}");
+    assert_eq!(names(&machine), ["vm1", "vm2", "added"]);
+    assert_eq!(machine.vif().state.limited.wanted.weight, None);
+    // Ports of vifs that end are free, and one on a bridge has another one for its device.
+    let instead = |name| [weighted("vm1", 9), wanted("vm3", None), one_queue(name)];
+    let bridged = VirtioWanted { bridge: Some("br0".to_owned()), ..one_queue("vm5") };
+    let mut described = instead("vm4").to_vec();
+    described.push(bridged);
+    let refusal = reload(&mut machine, &described).expect_err("one too many");
+    assert!(refusal.contains("up to 9 ports"), "{refusal}");
+    let changes = reload(&mut machine, &instead("vm4")).expect("there are enough");
+    assert_eq!(changes.added, words(&["vm3", "vm4"]));
+    assert_eq!(changes.removed, words(&["vm2"]));
+}
+
+#[test]
 fn a_vif_that_conflicts_with_another_since_its_start_may_stay_as_it_is() {
     let mut machine = pair();
     let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));

@@ -314,9 +314,12 @@ impl Opening {
         if self.next.is_some() || !self.waiting.is_empty() {
             return Some("a vif or another description is being taken over: try again".to_owned());
         }
-        if next.vhosts.len() + self.added.len() > usize::from(VHOSTS_MAX) {
-            let added = self.added.len();
-            return Some(format!("{added} virtio vifs were added, and {VHOSTS_MAX} is the limit"));
+        let (described, added) = (next.vhosts.len(), self.added.len());
+        if described + added > usize::from(VHOSTS_MAX) {
+            return Some(format!(
+                "{described} virtio vifs are described and {added} were added while the host ran: \
+                 {VHOSTS_MAX} is the limit of both together"
+            ));
         }
         let is_described = |it: &&Vhost| next.vhosts.iter().any(|vhost| vhost.name == it.name);
         let stay = self.host.vhosts.iter().filter(is_described).chain(self.added.values());
@@ -401,4 +404,30 @@ fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<VifSocket> {
         vhost: serde_json::to_value(vhost)?,
         at_run_time,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::description::{Usage, parse};
+
+    /// A host with so many virtio vifs, whose names begin with this.
+    fn described(name: &str, count: u16) -> Host {
+        let one =
+            |number| format!("[[vhost]]\nname = '{name}{number}'\nsocket = '/{name}{number}'\n");
+        let text: String = (0..count).map(one).collect();
+        parse("test", &text, Usage::default()).expect("good")
+    }
+
+    #[test]
+    fn a_description_with_more_vifs_than_may_be_beside_added_ones_is_refused() {
+        let (link, _theirs) = Link::pair().expect("descriptors");
+        let added = described("added", VHOSTS_MAX - 2).vhosts;
+        let host = (described("old", 1), None);
+        let opening = Opening::new(host, None, added, Sockets::new(link)).expect("it begins");
+        assert_eq!(opening.refuse_description(&described("new", 2)), None);
+        let refusal = opening.refuse_description(&described("new", 3)).expect("one too many");
+        assert!(refusal.contains("3 virtio vifs are described and 126 were added"), "{refusal}");
+        assert!(refusal.contains("128 is the limit"), "{refusal}");
+    }
 }

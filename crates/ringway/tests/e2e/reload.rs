@@ -147,6 +147,10 @@ fn what_cannot_change_is_named_and_a_kept_description_follows_the_accepted_one()
     assert_eq!((weight(&host, "vm1"), host.vif("vm1").and_then(|vif| vif.vlan)), (Some(9), None));
     let virtio = host.vif("vm2").and_then(|vif| vif.virtio).expect("it is served still");
     assert!(virtio.at_run_time);
+    // A new vif may be described before what it refers to.
+    let mirror = vhost(dir, "vm3", "mirror = ['vm4']\n") + &vhost(dir, "vm4", "");
+    reload(&host, &(guests("") + &vhost(dir, "vm1", "") + &mirror));
+    host.wait("both", SOON, |host| host.vif("vm3").and(host.vif("vm4")).map(drop));
     let refused = host.verb(&["vif", "remove", "vm1"]);
     let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(reason.contains("have the host read it again"), "{reason}");
