@@ -17,6 +17,7 @@
 pub mod host;
 pub mod machine;
 pub mod pair;
+pub mod stream;
 pub mod traffic;
 mod turns;
 pub mod virtio_guest;

@@ -212,18 +212,28 @@ impl EchoConnection {
 
     /// Waits until it has sent some more windows.
     pub fn expect_progress(&self, host: &Host, what: &str) {
-        let before = self.echoed.load(Ordering::Relaxed);
-        host.wait(what, 6 * SOON, |_| {
-            if let Ok(complaint) = self.complaint.try_recv() {
-                panic!("{what}: {complaint}");
-            }
-            (self.echoed.load(Ordering::Relaxed) >= before + 8).then_some(())
-        });
+        wait_for_windows(host, what, &self.echoed, || self.complaint.try_recv().ok());
     }
 }
 
+/// Waits until some more windows are counted, unless there is a complaint.
+pub(crate) fn wait_for_windows(
+    host: &Host,
+    what: &str,
+    count: &AtomicU64,
+    complaint: impl Fn() -> Option<String>,
+) {
+    let before = count.load(Ordering::Relaxed);
+    host.wait(what, 6 * SOON, |_| {
+        if let Some(complaint) = complaint() {
+            panic!("{what}: {complaint}");
+        }
+        (count.load(Ordering::Relaxed) >= before + 8).then_some(())
+    });
+}
+
 /// Bytes that differ from window to window and within one (xorshift).
-fn numbers(seed: u64) -> Vec<u8> {
+pub(crate) fn numbers(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
         state ^= state << 13;
