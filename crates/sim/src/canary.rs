@@ -62,11 +62,13 @@ pub enum Canary {
     LongTurn,
     /// A vif ends when the description is read again, although that has it.
     AbruptReload,
+    /// A weight of the first vif of a description that is read again applies to the last one, too.
+    BroadReload,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 28] = [
+    pub const ALL: [Canary; 29] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -95,5 +97,6 @@ impl Canary {
         Canary::LeftNotes,
         Canary::LongTurn,
         Canary::AbruptReload,
+        Canary::BroadReload,
     ];
 }

@@ -238,6 +238,10 @@ marks! {
     ReloadUnchanged => "reload: nothing else",
     /// It was wrong.
     ReloadRefused => "reload: refused",
+    /// It had a virtio vif again.
+    ReloadAdds => "reload: one added",
+    /// It had a virtio vif no more.
+    ReloadEnds => "reload: one removed",
     /// It had no virtio vif any more.
     ReloadRemoves => "reload: all removed",
     /// The process of a front-end was killed.

@@ -446,6 +446,7 @@ impl Process {
     /// Virtio vifs may have other places: each gets a turn.
     pub(crate) fn note_places(&mut self) {
         self.unfinished = (0..self.host.virtio().len()).collect();
+        self.missed.clear();
     }
 
     /// Tells the session of a virtio vif something, which then gets a turn.

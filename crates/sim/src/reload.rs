@@ -1,41 +1,63 @@
 //! The description of a world's host, which is read again while its virtio vifs are served.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use ringway_datapath::{MirroredPassage, PortRules};
-use ringway_host::{DescriptionChanges, Event, Parts, VirtioWanted, vif_name};
+use ringway_datapath::{Mirrored, MirroredPassage, PortRules, QueueCounters};
+use ringway_host::{Connection, DescriptionChanges, Event, Parts, VirtioWanted, vif_name};
 use ringway_switch::PortId;
-use ringway_xenbus::{Limit, VifLimits};
+use ringway_xenbus::{Rate, VifLimits};
 
 use crate::canary::Canary;
-use crate::flaw::{Checked, Rule, ensure};
+use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::links::bridge_of;
 use crate::marks::Mark;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::process::Process;
-use crate::scenario::QUEUES_MAX;
+use crate::scenario::{QUEUES_MAX, mac_of};
 use crate::toolstack::vif_of;
 use crate::virtio::described;
+use crate::virtio_vifs::Section;
 use crate::world::World;
 
 /// Weights that a description may have.
 const WEIGHTS: [Option<u16>; 3] = [None, Some(2), Some(9)];
+/// Rates that it may have; frames wait for the last one.
+const RATES: [Option<Rate>; 3] = [
+    None,
+    Some(Rate { bytes: 1 << 30, interval_us: 50_000 }),
+    Some(Rate { bytes: 65_536, interval_us: 50_000 }),
+];
+/// The first of the further addresses that rules may have, which no one uses.
+const FURTHER: usize = 200;
+
+/// How a virtio vif is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Served {
+    ports: Vec<PortId>,
+    /// The counters of its queues: another connection has others.
+    counters: Vec<*const QueueCounters>,
+    limits: VifLimits,
+    rules: PortRules,
+}
 
 impl World {
-    /// What the description says now of all virtio vifs: those of honest guests first.
-    pub(crate) fn described(&mut self) -> Vec<VirtioWanted> {
+    /// What the description says now of the virtio vifs that it has, with their numbers: those of
+    /// honest guests first.
+    pub(crate) fn described(&mut self) -> Vec<(usize, VirtioWanted)> {
         let World { plane, virtio, scenario, .. } = self;
-        let vmms = virtio.vmms.iter().zip(&virtio.weights);
-        let vmms = vmms.map(|(vmm, weight)| (vmm.name.clone(), Some(vmm.guest), *weight));
-        let intruders = virtio.intruders.iter().map(|it| (it.name.clone(), None, None));
-        let all: Vec<_> = vmms.chain(intruders).collect();
-        let wanted = all.into_iter().map(|(name, guest, weight)| {
+        let vmms = virtio.vmms.iter().zip(&virtio.sections);
+        let vmms = vmms.map(|(vmm, section)| (vmm.name.clone(), Some(vmm.guest), section.clone()));
+        let intruders =
+            virtio.intruders.iter().map(|it| (it.name.clone(), None, Section::default()));
+        let all = vmms.chain(intruders).enumerate().filter(|(_, (.., section))| !section.is_gone);
+        let wanted = all.map(|(number, (name, guest, section))| {
             let queues = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
-            let limits = VifLimits { weight, ..VifLimits::default() };
+            let Section { limits, rules, .. } = section;
             let bridge = guest.filter(|guest| scenario.are_patched[*guest]).map(bridge_of);
             let queues = queues.expect("there are few");
-            VirtioWanted { limits, ..described(name, queues, (guest, bridge)) }
+            (number, VirtioWanted { limits, rules, ..described(name, queues, (guest, bridge)) })
         });
         wanted.collect()
     }
@@ -46,59 +68,139 @@ impl World {
         if self.backend.is_none() {
             return Ok(());
         }
-        let weights = self.virtio.weights.clone();
-        self.virtio.weights[number] = self.plane.choices.pick(&WEIGHTS);
-        let mut described = self.described();
-        let mistake = self.plane.choices.is_one_in(3).then(|| self.make_mistake(&mut described));
-        let World { plane, backend, notes, virtio, .. } = self;
-        let Some(backend) = backend else { return Ok(()) };
-        let before = ports(backend);
-        let outcome = backend.reload(described, plane, notes);
-        plane.journal.note(|| format!("reload for {number}, {mistake:?}: {outcome:?}"));
-        let is_kept = ports(backend) == before;
-        let name = virtio.vmms[number].name.clone();
-        let limits = backend.state(&name).map(|state| state.limited.wanted.weight);
-        ensure(is_kept, Rule::Reload, || {
-            format!("vifs of {before:?} have other ports: {:?}", ports(backend))
-        })?;
-        match (mistake, outcome) {
-            (Some(mistake), outcome) => {
-                self.plane.marks.hit(Mark::ReloadRefused);
-                self.virtio.weights = weights;
-                ensure(outcome.is_err(), Rule::Reload, || format!("{mistake}: {outcome:?}"))
+        let before = self.virtio.sections.clone();
+        self.edit(number);
+        let is_wrong = self.plane.choices.is_one_in(3);
+        self.read_again(&before, is_wrong)
+    }
+
+    /// All virtio vifs come back into the description.
+    pub(crate) fn describe_all(&mut self) -> Checked {
+        let before = self.virtio.sections.clone();
+        if self.backend.is_none() || before.iter().all(|section| !section.is_gone) {
+            return Ok(());
+        }
+        self.virtio.sections.iter_mut().for_each(|section| section.is_gone = false);
+        self.read_again(&before, false)
+    }
+
+    /// Changes what the description says of a virtio vif, perhaps to the same.
+    fn edit(&mut self, number: usize) {
+        let World { plane, virtio, scenario, .. } = self;
+        let guest = virtio.vmms[number].guest;
+        let rates = if scenario.disturbances.have_rates() { &RATES[..] } else { &RATES[..2] };
+        let section = &mut virtio.sections[number];
+        match plane.choices.below(4) {
+            _ if section.is_gone => section.is_gone = false,
+            0 => section.limits.weight = plane.choices.pick(&WEIGHTS),
+            1 => section.limits.rate = plane.choices.pick(rates),
+            2 => {
+                let further = plane.choices.is_one_in(2).then(|| mac_of(FURTHER + guest));
+                section.rules = PortRules {
+                    allowed_macs: further.into_iter().collect(),
+                    is_dhcp_server: plane.choices.is_one_in(2),
+                    ..PortRules::default()
+                };
             }
-            (None, Err(reason)) => ensure(false, Rule::Reload, || reason),
-            (None, Ok(changes)) => self.follow_reload(number, weights[number], limits, &changes),
+            // Administrators have plans for the device of another one.
+            _ => section.is_gone = !scenario.are_patched[guest],
         }
     }
 
-    /// A description was taken over: a changed key applies, and others do not change.
+    /// Has the description, which was `before`, read again. It may be wrong besides.
+    fn read_again(&mut self, before: &[Section], is_wrong: bool) -> Checked {
+        let numbered = self.described();
+        let mut described: Vec<_> = numbered.iter().map(|(_, wanted)| wanted.clone()).collect();
+        let mistake = is_wrong.then(|| self.make_mistake(&mut described));
+        let World { plane, backend, notes, .. } = self;
+        let Some(backend) = backend else { return Ok(()) };
+        let mut expected = served(backend);
+        let outcome = backend.reload(described, plane, notes);
+        let found = served(backend);
+        plane.journal.note(|| format!("reload with {mistake:?}: {outcome:?}"));
+        if let Some(mistake) = mistake {
+            self.virtio.sections = before.to_vec();
+            self.plane.marks.hit(Mark::ReloadRefused);
+            let is_right = outcome.is_err() && found == expected;
+            return ensure(is_right, Rule::Reload, || {
+                format!("{mistake}: {outcome:?}, {expected:?} became {found:?}")
+            });
+        }
+        let changes = outcome.map_err(|reason| Flaw::new(Rule::Reload, reason))?;
+        self.check_changes(before, &changes)?;
+        let sections = before.iter().zip(&self.virtio.sections).zip(&self.virtio.vmms);
+        sections.for_each(|((before, now), vmm)| expect(&mut expected, &vmm.name, before, now));
+        ensure(found == expected, Rule::Reload, || {
+            format!("a reload led to {found:?}, expected {expected:?}")
+        })?;
+        for (number, before) in before.iter().enumerate() {
+            self.follow_reload(number, before, &numbered)?;
+        }
+        Ok(())
+    }
+
+    /// What the backend says that has changed is what has.
+    fn check_changes(&mut self, before: &[Section], changes: &DescriptionChanges) -> Checked {
+        let named = |differs: &dyn Fn(&Section, &Section) -> bool| -> Vec<String> {
+            let all = before.iter().zip(&self.virtio.sections).zip(&self.virtio.vmms);
+            let differ = all.filter(|((before, now), _)| differs(before, now));
+            differ.map(|(_, vmm)| vmm.name.clone()).collect()
+        };
+        let added = named(&|before, now| before.is_gone && !now.is_gone);
+        let removed = named(&|before, now| !before.is_gone && now.is_gone);
+        let changed = named(&|before, now| !before.is_gone && !now.is_gone && before != now);
+        let of_vifs = changes.vifs.iter().filter(|vif| !vif.changed.is_empty());
+        let of_vifs: Vec<&str> = of_vifs.map(|vif| vif.vif.as_str()).collect();
+        let is_right = changes.added == added && changes.removed == removed && of_vifs == changed;
+        let is_all = changes.vifs.iter().all(|vif| vif.refused.is_none());
+        ensure(is_right && is_all, Rule::Reload, || {
+            format!("added {added:?}, removed {removed:?}, changed {changed:?}: {changes:?}")
+        })?;
+        let is_same = added.is_empty() && removed.is_empty() && changed.is_empty();
+        let marks = &mut self.plane.marks;
+        marks.add(Mark::ReloadUnchanged, u64::from(is_same));
+        marks.add(Mark::ReloadChanged, u64::from(!changed.is_empty()));
+        marks.add(Mark::ReloadAdds, u64::from(!added.is_empty()));
+        marks.add(Mark::ReloadEnds, u64::from(!removed.is_empty()));
+        Ok(())
+    }
+
+    /// What follows for a virtio vif from a description that was taken over.
     fn follow_reload(
         &mut self,
         number: usize,
-        before: Option<u16>,
-        shown: Option<Option<u16>>,
-        changes: &DescriptionChanges,
+        before: &Section,
+        described: &[(usize, VirtioWanted)],
     ) -> Checked {
-        let (name, weight) = (&self.virtio.vmms[number].name, self.virtio.weights[number]);
-        let changed = changes.vifs.iter().filter(|vif| !vif.changed.is_empty());
-        let changed: Vec<&str> = changed.map(|vif| vif.vif.as_str()).collect();
-        let expected: &[&str] = if weight == before { &[] } else { &[name] };
-        let is_right =
-            changed == expected && changes.added.is_empty() && changes.removed.is_empty();
-        ensure(is_right, Rule::Reload, || format!("{name} from {before:?}: {changes:?}"))?;
-        if weight == before {
-            self.plane.marks.hit(Mark::ReloadUnchanged);
-            return Ok(());
+        let World { plane, virtio, settings, panics, .. } = self;
+        let (vmm, now) = (&mut virtio.vmms[number], &virtio.sections[number]);
+        let name = vmm.name.clone();
+        if !before.is_gone && now.is_gone {
+            settings.removed(&name);
+            panics[vmm.guest] = 0;
+            // Its machine is shut down.
+            vmm.kill(plane);
+            return self.check_virtio_release(&[name]);
         }
-        self.plane.marks.hit(Mark::ReloadChanged);
-        ensure(shown == Some(weight), Rule::Reload, || {
-            format!("{name} has the weight {shown:?}, and {weight:?} is described")
-        })?;
-        let key = Limit::named("weight").map_or("", |limit| limit.key);
-        match weight {
-            Some(weight) => self.settings.set(name, key, &weight.to_string()),
-            None => self.settings.unset(name, key),
+        let was = if before.is_gone { VifLimits::default() } else { before.limits };
+        let is_new = |limits: VifLimits, (key, value): &(&str, String)| {
+            limits.keys().all(|(other, before)| (other, &before) != (*key, value))
+        };
+        for (key, _) in was.keys().filter(|it| is_new(now.limits, it)) {
+            settings.unset(&name, key);
+        }
+        for (key, value) in now.limits.keys().filter(|it| is_new(was, it)) {
+            settings.set(&name, key, &value);
+        }
+        // If the process was killed meanwhile, the next one begins with all that is described.
+        let is_to_begin = before.is_gone && !now.is_gone && self.plane.is_alive.get();
+        let wanted = described.iter().find(|(other, _)| is_to_begin && *other == number);
+        let Some((_, wanted)) = wanted else { return Ok(()) };
+        if let Some(mut process) = self.backend.take() {
+            self.begin_virtio(number, wanted.clone(), &mut process);
+            process.note_places();
+            self.backend = Some(process);
+            self.start_front_end(number);
         }
         Ok(())
     }
@@ -111,7 +213,7 @@ impl World {
             let state = self.backend.as_ref().and_then(|backend| backend.state(name));
             state.is_some() && self.plane.choices.is_one_in(2)
         });
-        let mut wanted = described[0].clone();
+        let mut wanted = crate::virtio::described("itself".to_owned(), 1, (None, None));
         match taken {
             Some(name) => {
                 wanted.name = name;
@@ -119,10 +221,8 @@ impl World {
                 "the name of a vif of Xen"
             }
             None => {
-                wanted.name = "itself".to_owned();
                 let port = wanted.name.clone();
-                let mirror =
-                    vec![ringway_datapath::Mirrored { port, passage: MirroredPassage::Both }];
+                let mirror = vec![Mirrored { port, passage: MirroredPassage::Both }];
                 wanted.rules = PortRules { mirror, ..PortRules::default() };
                 described.push(wanted);
                 "a mirror of itself"
@@ -136,32 +236,64 @@ impl World {
         let Some(backend) = backend else { return Ok(()) };
         let outcome = backend.reload(Vec::new(), plane, notes);
         plane.marks.hit(Mark::ReloadRemoves);
-        let removed = outcome.as_ref().map(|changes| &changes.removed[..]);
-        let is_right = removed == Ok(names) && ports(backend).is_empty();
+        let sorted = |names: &[String]| names.iter().cloned().collect::<BTreeSet<_>>();
+        let removed = outcome.as_ref().map(|changes| sorted(&changes.removed));
+        let is_right = removed == Ok(sorted(names)) && served(backend).is_empty();
         ensure(is_right, Rule::Reload, || format!("{names:?} should end: {outcome:?}"))
     }
 }
 
-/// The ports of virtio vifs that are connected, by name.
-fn ports(process: &Process) -> BTreeMap<String, PortId> {
-    let vifs = process.virtio();
-    let ports = vifs.filter_map(|vif| {
-        let connection = vif.state.connection.as_ref()?;
-        Some((vif.state.name.clone(), connection.port))
+/// How the virtio vifs of a process are served, by name.
+fn served(process: &Process) -> BTreeMap<String, Served> {
+    let vifs = process.virtio().map(|vif| {
+        let state = &vif.state;
+        let connection = state.connection.as_ref();
+        let queues = connection.map_or(&[][..], |connection| &connection.queues);
+        let of_vif = Served {
+            ports: connection.into_iter().flat_map(Connection::ports).collect(),
+            counters: queues.iter().map(Arc::as_ptr).collect(),
+            limits: state.limited.wanted,
+            rules: state.rules.wanted.clone(),
+        };
+        (state.name.clone(), of_vif)
     });
-    ports.collect()
+    vifs.collect()
+}
+
+/// How a virtio vif is served after a change of its section: what has not changed there stays, also
+/// what an administrator has set since. One that is new has yet to be added.
+fn expect(all: &mut BTreeMap<String, Served>, name: &str, before: &Section, now: &Section) {
+    if now.is_gone {
+        all.remove(name);
+    }
+    let Some(served) = all.get_mut(name) else { return };
+    if now.limits.weight != before.limits.weight {
+        served.limits.weight = now.limits.weight;
+    }
+    if now.limits.rate != before.limits.rate {
+        served.limits.rate = now.limits.rate;
+    }
+    if now.rules != before.rules {
+        served.rules = now.rules.clone();
+    }
 }
 
 impl Process {
     /// Takes over a description that was read again.
     pub(crate) fn reload(
         &mut self,
-        described: Vec<VirtioWanted>,
+        mut described: Vec<VirtioWanted>,
         plane: &mut DataPlane,
         notes: &mut KeptNotes,
     ) -> Result<DescriptionChanges, String> {
-        if let (Some(Canary::AbruptReload), Some(first)) = (plane.canary, described.first()) {
-            let _ = self.on(Event::Removed(first.name.clone()), plane, notes);
+        match (plane.canary, &mut described[..]) {
+            (Some(Canary::AbruptReload), [first, ..]) => {
+                let _ = self.on(Event::Removed(first.name.clone()), plane, notes);
+            }
+            (Some(Canary::BroadReload), [first, .., last]) => {
+                last.limits.weight = first.limits.weight;
+            }
+            _ => {}
         }
         let now = plane.now;
         let outcome = self.with_parts(plane, notes, |host, parts: &mut Parts<'_, _>| {

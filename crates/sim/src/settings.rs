@@ -35,6 +35,12 @@ impl Settings {
         self.set.get_mut(name).into_iter().for_each(|set| drop(set.remove(key)));
     }
 
+    /// A vif has ended: a later one with its name has none of its settings.
+    pub(crate) fn removed(&mut self, name: &str) {
+        self.set.remove(name);
+        self.unknown.remove(name);
+    }
+
     /// There was no room to note what was set of a vif, and its process has ended.
     pub(crate) fn forget(&mut self, name: &str) {
         self.unknown.insert(name.to_owned());

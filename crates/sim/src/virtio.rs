@@ -36,6 +36,7 @@ use crate::process::Process;
 use crate::scenario::{LIVES_MAX, QUEUES_MAX, mac_of};
 use crate::socket::{Found, Opener};
 use crate::toolstack::vif_of;
+use crate::virtio_vifs::Section;
 use crate::vmm::{Loss, Order, Vmm};
 use crate::world::{World, lost};
 
@@ -57,7 +58,7 @@ impl World {
             self.expect_device(guest);
             self.virtio.openers.push(Opener::new());
             self.virtio.queues.push(QUEUES_MAX);
-            self.virtio.weights.push(None);
+            self.virtio.sections.push(Section::default());
             self.virtio.are_clean.push(true);
         }
         for number in 0..self.scenario.intruders {
@@ -84,29 +85,38 @@ impl World {
 
     /// A process of the backend begins with the vifs of the description, which may have changed.
     pub(crate) fn add_virtio(&mut self, process: &mut Process) {
-        let described = self.described();
-        let World { plane, notes, virtio, scenario, settings, .. } = self;
-        for (number, wanted) in described.into_iter().enumerate() {
-            let name = wanted.name.clone();
-            let guest = virtio.vmms.get(number).map(|vmm| vmm.guest);
-            match scenario.canary {
-                Some(Canary::ForgottenOffer) => drop(notes.remove(&Note::Negotiated(name.clone()))),
-                Some(Canary::ForgottenLimits) => drop(notes.remove(&Note::Settings(name.clone()))),
-                _ => {}
-            }
-            if let Some(clean) = virtio.are_clean.get_mut(number) {
-                (*clean, virtio.queues[number]) = (true, wanted.queues);
-            }
-            if notes.is_stale(&Note::Settings(name.clone())) {
-                settings.forget(&name);
-            }
-            let (socket, mode) = (PathBuf::from(name), Mode::Client);
-            let config = VhostVif { wanted, socket, mode, max_memory: None };
-            let source = virtio.openers[number].begin(scenario.canary);
-            let owner = guest.map(Owner::Guest);
-            let added = process.add_virtio(&config, source, owner, plane, notes);
-            added.expect("nothing refuses it");
+        for (number, wanted) in self.described() {
+            self.begin_virtio(number, wanted, process);
         }
+    }
+
+    /// A process begins to serve a virtio vif of the description.
+    pub(crate) fn begin_virtio(
+        &mut self,
+        number: usize,
+        wanted: VirtioWanted,
+        process: &mut Process,
+    ) {
+        let World { plane, notes, virtio, scenario, settings, .. } = self;
+        let name = wanted.name.clone();
+        let guest = virtio.vmms.get(number).map(|vmm| vmm.guest);
+        match scenario.canary {
+            Some(Canary::ForgottenOffer) => drop(notes.remove(&Note::Negotiated(name.clone()))),
+            Some(Canary::ForgottenLimits) => drop(notes.remove(&Note::Settings(name.clone()))),
+            _ => {}
+        }
+        if let Some(clean) = virtio.are_clean.get_mut(number) {
+            (*clean, virtio.queues[number]) = (true, wanted.queues);
+        }
+        if notes.is_stale(&Note::Settings(name.clone())) {
+            settings.forget(&name);
+        }
+        let (socket, mode) = (PathBuf::from(name), Mode::Client);
+        let config = VhostVif { wanted, socket, mode, max_memory: None };
+        let source = virtio.openers[number].begin(scenario.canary);
+        let owner = guest.map(Owner::Guest);
+        let added = process.add_virtio(&config, source, owner, plane, notes);
+        added.expect("nothing refuses it");
     }
 
     /// Gives a turn to the opener of a virtio vif and to its front-end. Returns whether one did
@@ -117,7 +127,8 @@ impl World {
             None => self.virtio.vmms[number].waiting(),
             Some(intruder) => self.virtio.intruders[intruder].waiting(),
         };
-        let news = self.virtio.openers[number].turn(waiting);
+        let is_described = !self.virtio.is_gone(number);
+        let news = is_described.then(|| self.virtio.openers[number].turn(waiting)).flatten();
         let Some((event, socket)) = news else {
             let Some(vmm) = self.virtio.vmms.get_mut(number) else { return Ok(false) };
             let was_linked = vmm.waiting().is_none();
@@ -157,6 +168,9 @@ impl World {
 
     /// What an administrator does to a virtio vif, or its machine does.
     pub(crate) fn virtio_trouble(&mut self, number: usize) -> Checked {
+        if self.virtio.is_gone(number) {
+            return self.reload(number);
+        }
         let guest = self.virtio.vmms[number].guest;
         let disturbances = self.scenario.disturbances;
         if disturbances.have_links() && self.plane.choices.is_one_in(4) {

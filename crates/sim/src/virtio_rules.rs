@@ -52,7 +52,7 @@ impl World {
         for number in 0..self.virtio.vmms.len() {
             let vmm = &self.virtio.vmms[number];
             let (guest, name, ready) = (vmm.guest, vmm.name.clone(), vmm.pairs_ready());
-            if self.is_quarantined(guest) {
+            if self.virtio.is_gone(number) || self.is_quarantined(guest) {
                 continue;
             }
             let is_connected = self.is_virtio_connected(number);
@@ -82,8 +82,9 @@ impl World {
         Ok(())
     }
 
-    /// Sockets come back, front-ends start, and their guests run.
+    /// Vifs and sockets come back, front-ends start, and their guests run.
     pub(crate) fn repair_virtio(&mut self) -> Checked {
+        self.describe_all()?;
         for number in 0..self.virtio.openers.len() {
             self.virtio.openers[number].found = Found::Socket;
         }
