@@ -3,7 +3,7 @@
 use ringway_control::RunDir;
 use std::path::PathBuf;
 
-use ringway_host::{HostConfig, Uplink, VirtioWanted};
+use ringway_host::{Defaults, HostConfig, Uplink, UplinkRules, VirtioWanted};
 use ringway_vhost_shell::Mode;
 use ringway_worker::WorkersConfig;
 use serde_json::Value;
@@ -24,10 +24,22 @@ pub struct BackendConfig {
     pub host: HostConfig,
     /// Parses a `[[vhost]]` passed on by the opener, or returns why it cannot be served.
     pub read_vhost: fn(Value) -> Result<VhostVif, String>,
+    /// Parses what the opener passes on of a description that was read again beside its vifs, or
+    /// returns why it cannot.
+    pub read_common: fn(Value) -> Result<Common, String>,
     /// The uplink from the switch to the host.
     pub uplink: Option<Uplink>,
     /// Notified when the backend serves, and that it is alive.
     pub reports_to: Recipient,
+}
+
+/// What a description says of the switch and its uplink, as far as it may change while they serve.
+#[derive(Debug, Clone)]
+pub struct Common {
+    /// What applies to vifs that have nothing of their own.
+    pub defaults: Defaults,
+    /// What goes through the uplink, if there is one.
+    pub uplink: Option<UplinkRules>,
 }
 
 /// A vif whose guest is behind a vhost-user socket.

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use capture::PcapngFile;
-pub use config::{BackendConfig, VhostVif};
+pub use config::{BackendConfig, Common, VhostVif};
 pub use device_keeper::DeviceKeeper;
 pub use kernel::{HostKernel, HostTap};
 pub use notes::NoteFiles;
@@ -41,8 +41,8 @@ pub use recipient::Recipient;
 pub use reports::Reports;
 use ringway_control::Link as ControlLink;
 pub use ringway_host::{
-    Change, DeviceChange, DeviceState, HostConfig, KEYS, Purpose, Uplink, VirtioWanted,
-    delete_devices, uplink_obstacle,
+    Change, Defaults, DeviceChange, DeviceState, HostConfig, KEYS, Purpose, Uplink, UplinkRules,
+    VirtioWanted, delete_devices, uplink_obstacle,
 };
 use ringway_host::{Devices, Event, Followed, Host, Link, Scope, SessionEventOf, watch};
 use ringway_hypervisor::Hypervisor;

@@ -107,7 +107,7 @@ impl<H: Hypervisor> Backend<H> {
                 opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
             }
             OpenerEvent::Described { vhost } => self.reloading.describe(vhost),
-            OpenerEvent::Reload => self.reload(opener)?,
+            OpenerEvent::Reload { common, changed } => self.reload((common, changed), opener)?,
             OpenerEvent::Refused => self.end_reload(),
             OpenerEvent::Removed { name } => {
                 self.on(Event::Removed(name.clone()))?;

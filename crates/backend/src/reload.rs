@@ -11,6 +11,7 @@ use ringway_sys::hangup::Hangup;
 use serde_json::Value;
 
 use crate::Backend;
+use crate::config::Common;
 use crate::process::Process;
 
 /// What is known of a description while it comes.
@@ -53,9 +54,14 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    /// Takes over the description that has come.
-    pub(crate) fn reload(&mut self, opener: &Arc<Link>) -> io::Result<()> {
-        let outcome = self.take_over();
+    /// Takes over the description that has come, with what it says of the switch and its uplink.
+    /// There, `changed` are the names of the keys with other values.
+    pub(crate) fn reload(
+        &mut self,
+        (common, changed): (Value, Vec<String>),
+        opener: &Arc<Link>,
+    ) -> io::Result<()> {
+        let outcome = self.take_over(common, changed);
         let error = outcome.as_ref().err().cloned();
         let DescriptionChanges { added, removed, .. } = outcome.unwrap_or_default();
         opener.send(&OpenerOrder::Reloaded { added, removed, error }, &[])?;
@@ -63,15 +69,32 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
-    fn take_over(&mut self) -> Result<DescriptionChanges, String> {
+    fn take_over(
+        &mut self,
+        common: Value,
+        changed: Vec<String>,
+    ) -> Result<DescriptionChanges, String> {
         let Backend { host, store, process, reloading, .. } = self;
         let Process { config, machinery, uplink, reports, .. } = process;
         let described = std::mem::take(&mut reloading.described).into_iter();
         let described = described.map(|vhost| (config.read_vhost)(vhost).map(|vif| vif.wanted));
         let described = described.collect::<Result<Vec<VirtioWanted>, String>>()?;
-        let uplink = uplink.as_ref().map(|uplink| uplink.name.as_str());
-        let changes =
-            host.reload(described, uplink, Instant::now(), &mut machinery.parts(store))?;
+        let Common { defaults, uplink: rules } = (config.read_common)(common)?;
+        let (name, now) = (uplink.as_ref().map(|uplink| uplink.name.as_str()), Instant::now());
+        let changes = host.reload(described, name, now, &mut machinery.parts(store))?;
+        let mut changes = DescriptionChanges { common: changed, ..changes };
+        host.set_defaults(defaults, now, &mut machinery.parts(store));
+        let known = config.uplink.as_mut().map(|uplink| &mut uplink.rules);
+        let others = known.zip(rules).filter(|(known, rules)| **known != *rules);
+        if let (Some(port), Some((known, rules))) = (uplink, others) {
+            match port.set_rules(&rules, &mut machinery.hosting(&mut host.shared)) {
+                Ok(()) => *known = rules,
+                Err(error) => {
+                    changes.common.retain(|key| !key.starts_with("uplink."));
+                    tracing::warn!("kept as they were: the rules of the uplink: {error}");
+                }
+            }
+        }
         tracing::info!("the description was read again: {changes}");
         reports.described();
         changes.kept().iter().for_each(|line| tracing::warn!("{line}"));

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use ringway_control::TrunkRules;
 use ringway_datapath::{MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
 use ringway_host::{
-    Followed, HostDevice, HostLinks, Hosting, OtherPort, Tap, Uplink, open_uplink, unlimited,
+    Followed, HostDevice, HostLinks, Hosting, OtherPort, Tap, Uplink, UplinkRules, open_uplink,
+    unlimited,
 };
 use ringway_hypervisor::Hypervisor;
-use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy};
+use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, TooManyVlans};
 use ringway_tap::{Side, VifOrTap};
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::Stations;
@@ -42,11 +43,12 @@ pub(crate) fn attach_uplink<H: Hypervisor>(
     let (Some(uplink), Some(keeper)) = (uplink, devices.keeper()) else { return Ok(None) };
     let device = open_uplink(keeper, uplink, *notes)?;
     let port = shared.allocate_port()?;
-    let policy = shared.join_uplink(port, &uplink.vlan, *now).map_err(io::Error::other)?;
-    shared.switch.set_multicast_router(port, uplink.multicast_router);
+    let rules = &uplink.rules;
+    let policy = shared.join_uplink(port, &rules.vlan, *now).map_err(io::Error::other)?;
+    shared.switch.set_multicast_router(port, rules.multicast_router);
     let counters = (0..uplink.queues).map(|_| Arc::default()).collect();
     // The uplink may flood, within the host's limits; a full guest drops its copy.
-    let flood = FloodBudget::new(FloodLimit::NONE, shared.ticks(*now)).with_storm(uplink.storm);
+    let flood = FloodBudget::new(FloodLimit::NONE, shared.ticks(*now)).with_storm(rules.storm);
     let flood = Arc::new(flood);
     let name = device.tap.name().to_owned();
     let mut uplink = UplinkPort { port, counters, name, device: Some(device), flood, policy };
@@ -102,6 +104,22 @@ impl UplinkPort {
         let queues = queues.into_iter().map(VifOrTap::Tap).zip(self.counters.iter().cloned());
         hosting.attach(self.port, &self.policy, (&self.flood, Stations::Many), queues)?;
         device.is_detached = false;
+        Ok(())
+    }
+
+    /// Changes what goes through it.
+    ///
+    /// # Errors
+    /// There are too many VLANs; nothing has changed then.
+    pub(crate) fn set_rules<H: Hypervisor>(
+        &mut self,
+        rules: &UplinkRules,
+        hosting: &mut HostingOf<'_, H>,
+    ) -> Result<(), TooManyVlans> {
+        self.policy = hosting.shared.join_uplink(self.port, &rules.vlan, hosting.now)?;
+        hosting.shared.switch.set_multicast_router(self.port, rules.multicast_router);
+        hosting.set_policy(self.port, &self.policy);
+        self.flood.set_storm(rules.storm);
         Ok(())
     }
 

@@ -59,7 +59,12 @@ pub enum OpenerEvent {
         vhost: Value,
     },
     /// Take over the description whose vifs were sent.
-    Reload,
+    Reload {
+        /// What it says of the switch and the uplink.
+        common: Value,
+        /// The keys of these, with their sections, that have other values than before.
+        changed: Vec<String>,
+    },
     /// The description that was read again is wrong: nothing changes.
     Refused,
 }

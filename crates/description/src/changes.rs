@@ -1,5 +1,5 @@
-//! What differs between two descriptions of a host apart from its virtio vifs. None of it can
-//! change while the host runs.
+//! What differs between two descriptions of a host apart from its virtio vifs, and what of that a
+//! running host takes over.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use ringway_xenbus::limits::Scope;
 use ringway_xenbus::{LIMITS, VifLimits};
 
-use crate::{Host, Uplink};
+use crate::{Host, Switch, Uplink};
 
 /// A key, and its value as text, which is only compared.
 type Key = (&'static str, fn(&Host) -> String);
@@ -56,10 +56,28 @@ fn of_uplink(host: &Host, value: fn(&Uplink) -> String) -> String {
     host.uplink.as_ref().map_or_else(String::new, value)
 }
 
+impl Host {
+    /// This host once it has taken over from a description, read again while it runs, what can
+    /// change then: of the switch, limits and rules of vifs without their own, and of the uplink,
+    /// its VLANs, limits and routers. Rules are for one network: those for another uplink, by its
+    /// name, are not taken over.
+    pub fn taking_over(&self, described: &Host) -> Host {
+        let Switch { limits, locking_mode, addresses_per_vif, .. } = described.switch;
+        let switch = Switch { limits, locking_mode, addresses_per_vif, ..self.switch.clone() };
+        let mut host = Host { switch, ..self.clone() };
+        if let (Some(uplink), Some(described)) = (&mut host.uplink, &described.uplink) {
+            if uplink.name == described.name {
+                let Uplink { vlan, trunk, multicast_router, limits, .. } = described.clone();
+                *uplink = Uplink { vlan, trunk, multicast_router, limits, ..uplink.clone() };
+            }
+        }
+        host
+    }
+}
+
 /// What the second description says in another way than the first, apart from virtio vifs: keys
-/// such as `host.workers`, and sections such as `guest web`, which stay as they were until the host
-/// is started again.
-pub fn kept(before: &Host, now: &Host) -> Vec<String> {
+/// such as `host.workers`, and sections such as `guest web`.
+pub fn differences(before: &Host, now: &Host) -> Vec<String> {
     // A host has drawn a key if its description has none.
     let now = &Host { flow_key: now.flow_key.or(before.flow_key), ..now.clone() };
     let uplinks = [before, now].map(|it| it.uplink.as_ref().map(|uplink| uplink.limits));
@@ -134,7 +152,7 @@ mod tests {
             "[uplink]\nmtu = 1400\n[[bridge]]\nname = 'br0'\n[[guest]]\nname = 'a'\n\
              [[guest]]\nname = 'b'\n",
         );
-        assert!(kept(&before, &before).is_empty());
+        assert!(differences(&before, &before).is_empty());
         let now = described(
             "[host]\nworkers = 3\ngso = false\n[uplink]\nmtu = 1300\nbroadcast-rate = 5\n\
              [switch]\nflood-rate = 7\nmulticast-snooping = true\n[[guest]]\nname = 'a'\n\
@@ -150,17 +168,43 @@ mod tests {
             "bridge br0",
             "guest a",
         ];
-        assert_eq!(kept(&before, &now), expected);
+        assert_eq!(differences(&before, &now), expected);
         let without =
             described("[[bridge]]\nname = 'br0'\n[[guest]]\nname = 'a'\n[[guest]]\nname = 'b'\n");
-        assert_eq!(kept(&before, &without), ["uplink"]);
+        assert_eq!(differences(&before, &without), ["uplink"]);
+    }
+
+    #[test]
+    fn a_running_host_takes_over_limits_and_rules_of_the_switch_and_of_the_same_uplink() {
+        let before = described("[uplink]\nmtu = 1400\n");
+        let text = |name: &str| {
+            let uplink = "mtu = 1300\nvlan = 5\ntrunk = [6]\nmulticast-router = 'never'\n\
+                          broadcast-rate = 5\n[switch]\nflood-rate = 7\nageing-seconds = 9\n\
+                          addresses-per-vif = 3\nlocking-mode = 'unlocked'\n";
+            format!("[uplink]\nname = '{name}'\n{uplink}")
+        };
+        let now = described(&text("ringway0"));
+        let then = before.taking_over(&now);
+        let of_uplink =
+            ["uplink.vlan", "uplink.trunk", "uplink.multicast-router", "uplink.broadcast-rate"];
+        let of_switch = ["switch.addresses-per-vif", "switch.locking-mode", "switch.flood-rate"];
+        let names = |names: Vec<String>| names.into_iter().collect::<BTreeSet<_>>();
+        let all = of_uplink.into_iter().chain(of_switch).map(str::to_owned).collect();
+        assert_eq!(names(differences(&before, &then)), names(all));
+        assert_eq!(differences(&then, &now), ["uplink.mtu", "switch.ageing-seconds"]);
+        assert!(differences(&then, &then.taking_over(&now)).is_empty());
+        let another = described(&text("up1"));
+        let of_another = differences(&before, &before.taking_over(&another));
+        assert_eq!(names(of_another), names(of_switch.map(str::to_owned).to_vec()));
+        let without = before.taking_over(&described(""));
+        assert!(differences(&before, &without).is_empty(), "an uplink does not go");
     }
 
     #[test]
     fn a_key_that_the_host_has_drawn_is_not_one_that_the_description_lost() {
         let [one, other] = ["6d5a56da255b0ec24167253d43a38fb0", "00000000000000010000000000000002"]
             .map(|key| described(&format!("[host]\nflow-key = '{key}'\n")));
-        assert!(kept(&one, &described("")).is_empty());
-        assert_eq!(kept(&one, &other), ["host.flow-key"]);
+        assert!(differences(&one, &described("")).is_empty());
+        assert_eq!(differences(&one, &other), ["host.flow-key"]);
     }
 }

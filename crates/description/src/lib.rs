@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use limits::{per_second, storm};
 
-pub use changes::kept;
+pub use changes::differences;
 pub use file::{
     COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
 };
@@ -460,19 +460,26 @@ impl Host {
         let workers = Workers { count: None, cpus: Vec::new(), ..self.workers.clone() };
         workers.config("guest", self.flow_key)
     }
+}
 
-    /// The switch's limits; its ticks are seconds.
-    pub fn switch_config(&self, hash_seed: u64) -> SwitchConfig {
+impl Switch {
+    /// Its configuration; its ticks are seconds.
+    pub fn config(&self, hash_seed: u64) -> SwitchConfig {
         SwitchConfig {
-            fdb_entries_max: self.switch.fdb_entries,
-            ports_max: self.switch.ports,
-            addresses_per_port_max: self.switch.addresses_per_vif,
-            ageing_ticks: self.switch.ageing_seconds,
-            flood: per_second(self.switch.limits.flood),
-            storm: storm(&self.switch.limits),
-            multicast: self.switch.multicast.config(),
+            fdb_entries_max: self.fdb_entries,
+            ports_max: self.ports,
+            addresses_per_port_max: self.addresses_per_vif,
+            ageing_ticks: self.ageing_seconds,
+            flood: per_second(self.limits.flood),
+            storm: storm(&self.limits),
+            multicast: self.multicast.config(),
             hash_seed,
         }
+    }
+
+    /// How strictly the addresses of vifs without their own setting are checked.
+    pub fn locking(&self) -> Option<LockingMode> {
+        self.locking_mode.map(|locking| locking.0)
     }
 }
 

@@ -11,6 +11,8 @@ pub struct DescriptionChanges {
     pub removed: Vec<String>,
     /// Vifs that are described in another way.
     pub vifs: Vec<VifChanges>,
+    /// Keys of the switch and the uplink whose new values are in force, such as `uplink.vlan`.
+    pub common: Vec<String>,
 }
 
 /// What has changed of a vif.
@@ -60,7 +62,8 @@ impl fmt::Display for DescriptionChanges {
         let changed = self.vifs.iter().filter(|vif| !vif.changed.is_empty());
         let changed =
             changed.map(|vif| format!("changed {} of {}", vif.changed.join(", "), vif.vif));
-        let parts = named("added", &self.added).into_iter().chain(named("removed", &self.removed));
+        let parts = [("added", &self.added), ("removed", &self.removed), ("changed", &self.common)];
+        let parts = parts.into_iter().filter_map(|(what, names)| named(what, names));
         let parts: Vec<String> = parts.chain(changed).collect();
         match parts.is_empty() {
             true => f.write_str("nothing has changed"),

@@ -33,7 +33,7 @@ pub use keeper::Keeper;
 pub use kernel::{Kernel, Link, LinkKind, LinkSetting, Tap};
 pub use purpose::Purpose;
 pub use stale::delete_devices;
-pub use uplink::{Uplink, open_uplink, uplink_obstacle};
+pub use uplink::{Uplink, UplinkRules, open_uplink, uplink_obstacle};
 pub use vif_device::{Device, VifDevice};
 
 use applied::Applied;

@@ -55,7 +55,7 @@ pub struct Host<W: World> {
     pub shared: Shared,
     /// Which vifs are served.
     pub scope: Scope,
-    vifs: BTreeMap<Vif, XenVif<W>>,
+    pub(crate) vifs: BTreeMap<Vif, XenVif<W>>,
     pub(crate) virtio: Vec<VirtioVif<W>>,
     turns: RoundRobin,
     /// Any vif may have been added, changed or removed.

@@ -16,6 +16,7 @@ pub mod canary;
 mod changes;
 mod comparison;
 mod connection;
+mod defaults;
 mod device;
 mod hashing;
 mod host;
@@ -51,7 +52,7 @@ pub use connection::Connection;
 pub use device::{
     Bridged, Device, DeviceChange, DeviceKeeper, DeviceState, Devices, HOST_ADDRESS, HostDevice,
     HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place, Purpose,
-    Tap, Uplink, VifDevice, delete_devices, open_uplink, uplink_obstacle,
+    Tap, Uplink, UplinkRules, VifDevice, delete_devices, open_uplink, uplink_obstacle,
 };
 pub use host::{Event, Host};
 pub use limited::{Limited, unlimited};
@@ -62,7 +63,7 @@ pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic
 pub use rules::Rules;
 pub use scope::{Scope, watch};
 pub use session::{Rings, Session, SessionHost, SessionPlace};
-pub use shared::{HostConfig, QueueDown, Shared};
+pub use shared::{Defaults, HostConfig, QueueDown, Shared};
 pub use tenants::{TenantRules, Tenants};
 pub use vif_state::VifState;
 pub use virtio::{Change, KEYS, Key, VirtioVif, VirtioWanted};

@@ -57,6 +57,13 @@ impl Limited {
         }
     }
 
+    /// Applies other limits of all vifs, as far as it has none of its own. What it has saved up
+    /// stays.
+    pub(crate) fn follow(&self, (flood, storm): (FloodLimit, StormLimits)) {
+        self.flood.set_limit(flood_limit(self.wanted.flood, flood));
+        self.flood.set_storm(storm_limits(&self.wanted, storm));
+    }
+
     /// Its share of the engines, relative to other vifs.
     pub fn weight(&self) -> Weight {
         self.wanted.weight.and_then(Weight::new).unwrap_or(Weight::ONE)
@@ -94,5 +101,24 @@ pub(crate) fn flood_limit(wanted: FloodWish, of_all: FloodLimit) -> FloodLimit {
         burst_frames: frames.burst_frames,
         bytes_per_tick: bytes.bytes_per_tick,
         burst_bytes: bytes.burst_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vif_follows_the_limits_of_all_as_far_as_it_has_none_of_its_own() {
+        let now = Instant::now();
+        let limits = |frames, mbit| FloodLimit::per_second(frames, mbit);
+        let mut limited = Limited::new(unlimited(), now);
+        let flood = FloodWish { rate: Some(7), mbit: None };
+        let none = (FloodLimit::NONE, StormLimits::NONE);
+        limited.set(VifLimits { flood, ..VifLimits::default() }, none, now);
+        let storm = StormLimits { broadcast: limits(3, 0), ..StormLimits::NONE };
+        limited.follow((limits(100, 2), storm));
+        let expected = FloodBudget::new(limits(7, 2), Ticks::default()).with_storm(storm);
+        assert_eq!(format!("{:?}", limited.flood), format!("{expected:?}"));
     }
 }

@@ -62,20 +62,26 @@ impl<W: World> VifState<W> {
                     .to_owned(),
             );
         }
+        if let Err(error) = self.enforce(hosting) {
+            self.rules.wanted = before;
+            return Err(error.to_string());
+        }
+        if self.connection.is_some() {
+            tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
+        }
+        Ok(())
+    }
+
+    /// Enforces its rules, if it is connected: at the next connection they apply anyway.
+    pub(crate) fn enforce(&mut self, hosting: &mut Hosting<'_, W>) -> Result<(), TooManyVlans> {
         let Some(connection) = &self.connection else { return Ok(()) };
         let (port, device_port) = (connection.port, connection.device_port);
-        match self.apply_rules(port, hosting.shared, hosting.now) {
-            Ok(policy) => hosting.set_policy(port, &policy),
-            Err(error) => {
-                self.rules.wanted = before;
-                return Err(error.to_string());
-            }
-        }
+        let policy = self.apply_rules(port, hosting.shared, hosting.now)?;
+        hosting.set_policy(port, &policy);
         if let Some(device_port) = device_port {
             let policy = self.device_policy(hosting.shared);
             hosting.set_policy(device_port, &policy);
         }
-        tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
         Ok(())
     }
 

@@ -8,7 +8,10 @@ use std::time::Instant;
 use ringway_datapath::{LockingMode, OffloadCaps, VlanRules};
 use ringway_engine::steps::{self, Engines};
 use ringway_switch::fdb::Assigned;
-use ringway_switch::{PortId, PortPolicy, Role, Switch, SwitchConfig, Ticks, TooManyVlans};
+use ringway_switch::{
+    FloodBudget, FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks,
+    TooManyVlans,
+};
 use ringway_xenbus::{Features, Offer};
 
 use crate::comparison::Comparison;
@@ -84,6 +87,19 @@ impl Ports {
     }
 }
 
+/// What applies to every vif, as far as it has nothing of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Defaults {
+    /// What it may flood.
+    pub flood: FloodLimit,
+    /// What it may flood of each kind.
+    pub storm: StormLimits,
+    /// How strictly its addresses are checked.
+    pub locking: Option<LockingMode>,
+    /// Ethernet addresses that it may have.
+    pub addresses_max: u32,
+}
+
 impl Shared {
     /// A host without vifs.
     pub fn new(config: HostConfig, notes: &mut impl Notes, now: Instant) -> Shared {
@@ -103,6 +119,19 @@ impl Shared {
     pub fn ticks(&self, now: Instant) -> Ticks {
         let seconds = now.saturating_duration_since(self.started).as_secs();
         Ticks(u32::try_from(seconds).unwrap_or(u32::MAX))
+    }
+
+    /// What applies to vifs that have nothing of their own.
+    pub(crate) fn defaults(&self) -> Defaults {
+        let SwitchConfig { flood, storm, addresses_per_port_max, .. } = self.config.switch;
+        let addresses_max = addresses_per_port_max;
+        Defaults { flood, storm, locking: self.config.locking, addresses_max }
+    }
+
+    /// A new budget for what a port without limits of its own may flood.
+    pub(crate) fn flood_budget(&self, now: Instant) -> Arc<FloodBudget> {
+        let Defaults { flood, storm, .. } = self.defaults();
+        Arc::new(FloodBudget::new(flood, self.ticks(now)).with_storm(storm))
     }
 
     /// The number of a new port.

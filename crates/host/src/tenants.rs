@@ -65,7 +65,7 @@ impl Tenants {
         let policy = rules.join(port, hosting.shared).map_err(io::Error::other);
         let attached = policy.and_then(|policy| {
             self.assign(port, rules, hosting);
-            let flood = hosting.shared.switch.flood_budget(hosting.shared.ticks(hosting.now));
+            let flood = hosting.shared.flood_budget(hosting.now);
             hosting.attach(port, &policy, (&flood, Stations::One(Weight::ONE)), queues)
         });
         if attached.is_err() {

@@ -63,7 +63,7 @@ impl<W: World> VifState<W> {
             offer,
             rules,
             device: None,
-            limited: Limited::new(shared.switch.flood_budget(shared.ticks(now)), now),
+            limited: Limited::new(shared.flood_budget(now), now),
             hashing: Arc::default(),
             is_quarantined: false,
             connection: None,

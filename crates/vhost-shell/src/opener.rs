@@ -164,11 +164,17 @@ impl Opener {
         self.send(OpenerEvent::Ready);
     }
 
-    /// Sends the backend all vifs of a description that was read again. A later turn returns the
+    /// Sends the backend all vifs of a description that was read again, with what it says of the
+    /// switch and the uplink, and the keys of that with other values. A later turn returns the
     /// outcome.
-    pub fn describe(&mut self, vhosts: Vec<Value>, now: Instant) {
+    pub fn describe(
+        &mut self,
+        vhosts: Vec<Value>,
+        (common, changed): (Value, Vec<String>),
+        now: Instant,
+    ) {
         vhosts.into_iter().for_each(|vhost| self.send(OpenerEvent::Described { vhost }));
-        self.send(OpenerEvent::Reload);
+        self.send(OpenerEvent::Reload { common, changed });
         // The order for it has come in this turn.
         self.resend = Some(now);
     }

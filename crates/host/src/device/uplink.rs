@@ -26,6 +26,13 @@ pub struct Uplink {
     pub queues: u16,
     /// Its MTU in bytes.
     pub mtu: u32,
+    /// What may change while it serves.
+    pub rules: UplinkRules,
+}
+
+/// What goes through an uplink.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UplinkRules {
     /// The VLANs that it is in.
     pub vlan: VlanRules,
     /// Whether multicast routers are behind it.

@@ -2,8 +2,8 @@
 
 use ringway_datapath::{MacAddr, MulticastRouter, VlanRules};
 use ringway_host::{
-    Kernel as _, Link, LinkSetting, Purpose, Tap as _, Uplink, delete_devices, open_uplink,
-    uplink_obstacle,
+    Kernel as _, Link, LinkSetting, Purpose, Tap as _, Uplink, UplinkRules, delete_devices,
+    open_uplink, uplink_obstacle,
 };
 use ringway_switch::StormLimits;
 
@@ -16,9 +16,11 @@ fn uplink(addresses: &[&str], mtu: u32) -> Uplink {
         addresses: addresses.iter().map(|it| (it.parse().expect("an address"), 24)).collect(),
         queues: 1,
         mtu,
-        vlan: VlanRules::default(),
-        multicast_router: MulticastRouter::Always,
-        storm: StormLimits::NONE,
+        rules: UplinkRules {
+            vlan: VlanRules::default(),
+            multicast_router: MulticastRouter::Always,
+            storm: StormLimits::NONE,
+        },
     }
 }
 

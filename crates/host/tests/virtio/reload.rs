@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use ringway_calls::BackendRequest;
-use ringway_datapath::{MacAddr, PortRules, Vid, VlanRules};
+use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid, VlanRules};
 use ringway_host::{
-    AddedVirtio, Change, DescriptionChanges, KEYS, Note, Notes as _, Phase, VifChanges,
+    AddedVirtio, Change, Defaults, DescriptionChanges, KEYS, Note, Notes as _, Phase, VifChanges,
     VirtioWanted,
 };
 use ringway_switch::PortId;
@@ -220,6 +220,44 @@ fn what_a_user_has_set_stays_until_the_description_says_something_else() {
     let note = machine.notes.read(&Note::Settings("vm1".to_owned()), 1 << 10);
     let note = String::from_utf8(note).expect("text");
     assert!(note.contains("flood-rate") && !note.contains("weight"), "{note}");
+}
+
+#[test]
+fn a_vif_without_settings_of_its_own_follows_those_of_all() {
+    let mut machine = pair();
+    let of_vm2 = |machine: &mut Machine| {
+        let vm2 = machine.shown("vm2");
+        (vm2.limits.flood_frames_per_second, vm2.locking_mode, vm2.addresses_max)
+    };
+    assert_eq!(of_vm2(&mut machine), (None, "default".to_owned(), 64));
+    let before = (port(&machine), machine.engines.policies);
+    let flood = ringway_switch::FloodLimit::per_second(7, 0);
+    let storm = ringway_switch::StormLimits::NONE;
+    let defaults = Defaults { flood, storm, locking: None, addresses_max: 3 };
+    machine.act(|host, now, parts| host.set_defaults(defaults, now, parts));
+    assert_eq!(of_vm2(&mut machine), (Some(7), "default".to_owned(), 3));
+    assert_eq!((port(&machine), machine.engines.policies), (before.0, before.1 + 1));
+    // One that has its own settings is as before, and one that comes later follows, too.
+    let rules = PortRules {
+        locking: Some(LockingMode::Unlocked),
+        addresses_max: Some(9),
+        ..PortRules::default()
+    };
+    let own = VirtioWanted { rules, ..wanted("vm1", None) };
+    reload(&mut machine, &[own, wanted("vm2", None)]).expect("it can be");
+    let policies = machine.engines.policies;
+    let defaults = Defaults { locking: Some(LockingMode::Locked), addresses_max: 4, ..defaults };
+    machine.act(|host, now, parts| host.set_defaults(defaults, now, parts));
+    assert_eq!(machine.engines.policies, policies, "vm1 has its own, and vm2 no guest");
+    machine.add(wanted("vm3", None), Phase::Serving).expect("it can be");
+    let vm3 = machine.shown("vm3");
+    assert_eq!((vm3.locking_mode.as_str(), vm3.addresses_max), ("locked", 4));
+    assert_eq!(vm3.limits.flood_frames_per_second, Some(7));
+    let budget = |name: &str| {
+        let vif = machine.host.virtio().find(|vif| vif.state.name == name).expect("it exists");
+        format!("{:?}", vif.state.limited.flood)
+    };
+    assert_eq!(budget("vm3"), budget("vm1"), "they may flood as much");
 }
 
 #[test]

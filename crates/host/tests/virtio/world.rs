@@ -95,6 +95,8 @@ pub(crate) struct Idle {
     /// The ports to which those were patched that were attached last.
     pub(crate) patched: Vec<Option<PortId>>,
     pub(crate) failures: Vec<Failure<Silent>>,
+    /// How often a queue got other rules.
+    pub(crate) policies: usize,
     now: Instant,
 }
 
@@ -127,8 +129,10 @@ impl Engines for Idle {
     }
 
     fn command(&mut self, _: usize, command: Command<Silent>) -> Result<(), Infallible> {
-        if let Command::Attach { attached } = command {
-            self.queues.push(*attached);
+        match command {
+            Command::Attach { attached } => self.queues.push(*attached),
+            Command::SetPolicy { .. } => self.policies += 1,
+            _ => {}
         }
         Ok(())
     }
@@ -317,8 +321,8 @@ impl Machine {
         let now = Instant::now();
         let mut roster = Roster::default();
         roster.add_engine();
-        let engines =
-            Idle { roster, queues: Vec::new(), patched: Vec::new(), failures: Vec::new(), now };
+        let (queues, patched, failures) = (Vec::new(), Vec::new(), Vec::new());
+        let engines = Idle { roster, queues, patched, failures, policies: 0, now };
         let store = LocalStore::new(Quota::default()).connect(DomId(0)).expect("the first");
         let hypervisor = Loopback::new().create_domain(DomId(0), Limits::default());
         let hypervisor = hypervisor.expect("the first");

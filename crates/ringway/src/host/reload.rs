@@ -69,8 +69,8 @@ impl<'a> Reloads<'a> {
         Ok(Some(Reloads { hangup, origin, kept, opener, outcomes, bell, is_wanted, pending }))
     }
 
-    /// Does what there is to do, once the host serves, and reports about it. Guests, bridges and
-    /// the rest of the host are as they were until it is started again.
+    /// Does what there is to do, once the host serves, and reports about it. Guests and bridges are
+    /// as they were until it is started again.
     ///
     /// # Errors
     /// What the signal's descriptor reports.
@@ -87,7 +87,8 @@ impl<'a> Reloads<'a> {
         }
         while let Some(outcome) = is_ready.then(|| self.turn()).flatten() {
             if let Outcome::InForce(described, keep) = outcome {
-                (host.vhosts, host.refused) = (described.vhosts, None);
+                let next = host.taking_over(&described);
+                *host = Host { vhosts: described.vhosts, refused: None, ..next };
                 if let Err(error) = claim.write_description(host) {
                     tracing::warn!("{error:#}: the next backend has the description before this");
                 }

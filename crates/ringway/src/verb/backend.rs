@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_backend::{BackendConfig, HostConfig, Recipient, Sockets, Tenancy, Uplink, VhostVif};
+use ringway_backend::{
+    BackendConfig, Common, Defaults, HostConfig, Recipient, Sockets, Tenancy, Uplink, UplinkRules,
+    VhostVif,
+};
 use ringway_confine::Role::{Tenant, Vifs};
 use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
 use ringway_control::{Link, RunDir};
@@ -17,7 +20,7 @@ use ringway_terminal::stop::Stop;
 use ringway_xenstore::{Client, DomId};
 
 use crate::confine::{FILES, confine};
-use crate::description::{Host, VHOSTS_MAX, Vhost};
+use crate::description::{self, Host, VHOSTS_MAX, Vhost};
 use crate::host::{HypervisorKind, owner, read_description, this_domain};
 use crate::uplink_mac::uplink_mac;
 use crate::verb::opener;
@@ -158,6 +161,29 @@ fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     Ok(vhosts::config(&described))
 }
 
+/// What a description that was read again says of the switch and the uplink, as the opener passed
+/// it on.
+fn read_common(passed: serde_json::Value) -> Result<Common, String> {
+    let (switch, uplink): (description::Switch, Option<description::Uplink>) =
+        serde_json::from_value(passed).map_err(|error| error.to_string())?;
+    let config = switch.config(0);
+    let defaults = Defaults {
+        flood: config.flood,
+        storm: config.storm,
+        locking: switch.locking(),
+        addresses_max: config.addresses_per_port_max,
+    };
+    Ok(Common { defaults, uplink: uplink.as_ref().map(uplink_rules) })
+}
+
+fn uplink_rules(uplink: &description::Uplink) -> UplinkRules {
+    UplinkRules {
+        vlan: uplink.vlan_rules(),
+        multicast_router: uplink.multicast_router,
+        storm: uplink.storm(),
+    }
+}
+
 /// The configuration that the description implies for a backend process of a host with this run
 /// directory.
 pub(crate) fn config(
@@ -175,11 +201,12 @@ pub(crate) fn config(
             max_queues: host.max_queues,
             split_event_channels: host.split_event_channels,
             offloads: host.offloads.caps(),
-            locking: host.switch.locking_mode.map(|locking| locking.0),
-            switch: host.switch_config(hash_seed),
+            locking: host.switch.locking(),
+            switch: host.switch.config(hash_seed),
             mtu: host.uplink.as_ref().map_or(MTU, |uplink| u32::from(uplink.mtu).max(MTU)),
         },
         read_vhost,
+        read_common,
         uplink: host.uplink.as_ref().map(|uplink| Uplink {
             name: uplink.name.0.clone(),
             mac: uplink.mac.map_or_else(|| uplink_mac(&uplink.name.0, host_dir), |mac| mac.0),
@@ -190,9 +217,7 @@ pub(crate) fn config(
                 .collect(),
             queues: uplink.queues,
             mtu: u32::from(uplink.mtu),
-            vlan: uplink.vlan_rules(),
-            multicast_router: uplink.multicast_router,
-            storm: uplink.storm(),
+            rules: uplink_rules(uplink),
         }),
         reports_to: reports_to.with_notice(host.notice().as_deref()),
     })

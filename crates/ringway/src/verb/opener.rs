@@ -295,11 +295,15 @@ impl Opening {
         let checked = read.and_then(|(content, host)| {
             self.refuse_description(&host).map_or(Ok(()), Err)?;
             let vhosts = host.vhosts.iter().map(serde_json::to_value).collect::<Result<_, _>>();
-            vhosts.map(|vhosts| (vhosts, content, host)).map_err(|error| error.to_string())
+            let next = self.host.taking_over(&host);
+            let passed = vhosts.and_then(|vhosts| Ok((vhosts, common(&next)?)));
+            let (vhosts, common) = passed.map_err(|error| error.to_string())?;
+            let changed = description::differences(&self.host, &next);
+            Ok((vhosts, (common, changed), content, host))
         });
         match checked {
-            Ok((vhosts, content, host)) => {
-                self.sockets.describe(vhosts, Instant::now());
+            Ok((vhosts, common, content, host)) => {
+                self.sockets.describe(vhosts, common, Instant::now());
                 self.next = Some(Next { host, content, call });
             }
             Err(reason) => {
@@ -351,7 +355,8 @@ impl Opening {
             self.sockets.remove_unserved(&vhost.name.0);
             self.sockets.add(wanted(vhost, false)?, Instant::now());
         }
-        let kept = description::kept(&self.host, &host);
+        let next = self.host.taking_over(&host);
+        let kept = description::differences(&next, &host);
         if !kept.is_empty() {
             tracing::warn!(
                 "kept as it was: {} cannot change while the host runs: restart it",
@@ -365,7 +370,7 @@ impl Opening {
                 Some(before) => Vhost { socket: before.socket.clone(), mode: before.mode, ..vhost },
             }
         });
-        self.host.vhosts = in_force.collect();
+        self.host = Host { vhosts: in_force.collect(), ..next };
         match (call, &self.rereads) {
             (Some(call), _) => reply(call, Ok(())),
             (None, Some(kept)) => kept.keep_or_warn(&content),
@@ -404,6 +409,13 @@ fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<VifSocket> {
         vhost: serde_json::to_value(vhost)?,
         at_run_time,
     })
+}
+
+/// What a description that was read again says of the switch and the uplink, to be passed on. Its
+/// length has a limit, so what cannot change is left out.
+fn common(host: &Host) -> serde_json::Result<serde_json::Value> {
+    let uplink = host.uplink.clone().map(|it| description::Uplink { addresses: Vec::new(), ..it });
+    serde_json::to_value((&host.switch, uplink))
 }
 
 #[cfg(test)]

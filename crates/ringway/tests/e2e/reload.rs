@@ -148,6 +148,17 @@ fn what_cannot_change_is_named_and_a_kept_description_follows_the_accepted_one()
     );
     assert_eq!(weight(&host, "vm1"), Some(7));
     assert!(accepted().ends_with(&second));
+    // What applies to all vifs, and to the uplink.
+    let common = "[uplink]\nmtu = 1400\nvlan = 5\n[switch]\nflood-rate = 7\nageing-seconds = 9\n";
+    let with = |common: &str| guests("workers = 3") + common + &vhost(dir, "vm1", "vlan = 5\n");
+    let done = reload(&host, &with(common));
+    assert!(done.ends_with("changed switch.flood-rate"), "{done}");
+    let flood = |host: &Host| host.vif("vm1").and_then(|vif| vif.limits.flood_frames_per_second);
+    assert_eq!(flood(&host), Some(7));
+    let named = "kept as it was: host.workers, switch.ageing-seconds, uplink cannot";
+    host.wait("what is kept", SOON, |host| (host.log_count(named) == 1).then_some(()));
+    reload(&host, &with(""));
+    assert_eq!(flood(&host), Some(ringway_description::FLOOD_RATE));
     // The description wins for a key that it changes.
     reload(&host, &(guests("") + &vhost(dir, "vm1", "weight = 9\n")));
     assert_eq!((weight(&host, "vm1"), host.vif("vm1").and_then(|vif| vif.vlan)), (Some(9), None));
@@ -160,6 +171,17 @@ fn what_cannot_change_is_named_and_a_kept_description_follows_the_accepted_one()
     let refused = host.verb(&["vif", "remove", "vm1"]);
     let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(reason.contains("have the host read it again"), "{reason}");
+}
+
+#[test]
+fn an_uplink_joins_another_vlan_while_it_serves() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let uplink = "[uplink]\naddresses = [\"10.77.0.100/24\"]\nvlan = ";
+    let in_vlan = |vlan: u16| describe("", &[("a", "", "vlan = 5")]) + &format!("{uplink}{vlan}\n");
+    let host = Host::start(&in_vlan(6));
+    let done = reload(&host, &in_vlan(5));
+    assert!(done.ends_with("changed uplink.vlan"), "{done}");
+    host.ping("a", "10.77.0.100");
 }
 
 #[test]
@@ -233,7 +255,7 @@ fn an_opener_without_a_supervisor_reads_the_description_and_keeps_the_accepted_o
             OpenerEvent::Described { vhost } => assert_eq!(vhost["name"], "vm1"),
             other => panic!("{other:?}"),
         }
-        assert!(matches!(next_event(&link), OpenerEvent::Reload));
+        assert!(matches!(next_event(&link), OpenerEvent::Reload { .. }));
         order(&reloaded(&["vm1"], &[], error));
     }
     match next_event(&link) {
@@ -249,7 +271,7 @@ fn an_opener_without_a_supervisor_reads_the_description_and_keeps_the_accepted_o
     fs::write(etc.join("new"), "").expect("written");
     fs::rename(etc.join("new"), &file).expect("ours");
     order(&OpenerOrder::Reload);
-    assert!(matches!(next_event(&link), OpenerEvent::Reload));
+    assert!(matches!(next_event(&link), OpenerEvent::Reload { .. }));
     order(&reloaded(&[], &["vm1"], None));
     wait_for("it to be gone", SOON, || (!place.path().join("vm1").exists()).then_some(()));
     wait_for("it to be kept", SOON, || (accepted().lines().count() == 1).then_some(()));

@@ -42,7 +42,9 @@ fn news(backend: &Link) -> (Vec<String>, Option<OwnedFd>) {
                     OpenerEvent::AreaSent { name, error } => format!("{name} area {error:?}"),
                     OpenerEvent::Ready => "ready".to_owned(),
                     OpenerEvent::Described { vhost } => format!("{vhost} described"),
-                    OpenerEvent::Reload => "reload".to_owned(),
+                    OpenerEvent::Reload { common, changed } => {
+                        format!("reload {common} {changed:?}")
+                    }
                     OpenerEvent::Refused => "refused".to_owned(),
                 });
             }
@@ -117,10 +119,12 @@ fn a_description_is_sent_although_nothing_else_happens() {
     backend.send(&OpenerOrder::Reload, &[]).expect("there is room");
     assert_eq!(outcomes(&mut opener, now), [Outcome::ReloadWanted]);
     assert_eq!(opener.due(), None);
-    opener.describe(vec!["vm1".into(), "vm2".into()], now);
+    let changed = vec!["uplink.vlan".to_owned()];
+    opener.describe(vec!["vm1".into(), "vm2".into()], ("common".into(), changed), now);
     assert!(opener.due().is_some_and(|due| due <= now));
     assert!(outcomes(&mut opener, now).is_empty());
-    assert_eq!(news(&backend).0, ["\"vm1\" described", "\"vm2\" described", "reload"]);
+    let reload = "reload \"common\" [\"uplink.vlan\"]";
+    assert_eq!(news(&backend).0, ["\"vm1\" described", "\"vm2\" described", reload]);
     let names = || (vec!["vm1".to_owned()], vec!["vm3".to_owned()]);
     for error in [None, Some("it cannot be".to_owned())] {
         let (added, removed) = names();

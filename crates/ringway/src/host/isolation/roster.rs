@@ -45,7 +45,7 @@ pub(crate) struct Defaults {
 
 impl Defaults {
     pub(crate) fn of(host: &Host) -> Defaults {
-        let locking = host.switch.locking_mode.map(|locking| locking.0);
+        let locking = host.switch.locking();
         let addresses_max = host.switch.addresses_per_vif;
         Defaults { locking, addresses_max, queues_max: host.max_queues }
     }
