@@ -176,10 +176,15 @@ impl<'a> Reloads<'a> {
     }
 }
 
+/// Why a host reads no description again whose tenants have processes of their own.
+pub(super) const ISOLATED: &str = "a host with `isolate` reads its description at its start only, \
+    because a process for each tenant serves vifs, and one could refuse what others have already \
+    taken over: restart the host, or use `ringway vif add`, `vif remove` and `vif set`";
+
 /// Refuses what a signal asks for: tenants have processes of their own.
 pub(super) fn refuse_isolated(hangup: &Hangup) -> io::Result<()> {
     if hangup.take()? {
-        log_refusal("a host with `isolate` reads its description at its start only");
+        log_refusal(ISOLATED);
     }
     Ok(())
 }

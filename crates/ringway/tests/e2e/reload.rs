@@ -206,7 +206,7 @@ fn a_host_with_processes_of_tenants_says_that_it_cannot() {
     let host = Host::start(&describe("isolate = true", &[("a", "", "")]));
     let refused = reload(&host, &describe("isolate = true", &[("a", "", "weight = 2")]));
     assert!(refused.contains(REFUSED), "{refused}");
-    assert_eq!(host.log_count("with `isolate` reads its description at its start only"), 1);
+    assert_eq!(host.log_count("one could refuse what others have already taken over: restart"), 1);
 }
 
 /// A message of an opener.

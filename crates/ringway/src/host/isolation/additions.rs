@@ -20,6 +20,7 @@ use ringway_description::{TenantName, VHOSTS_MAX, Vhost};
 use super::fanout::ask_within;
 use super::{Isolation, TENANTS_MAX};
 use crate::description;
+use crate::host::reload::ISOLATED;
 use crate::vhosts;
 
 /// How long a tenant's process may take to serve, before a request is refused.
@@ -149,9 +150,7 @@ impl Isolation {
         let begun = match &call.request {
             OpenerRequest::Add { section } => self.begin_addition(section),
             OpenerRequest::Remove { name } => self.begin_removal(name),
-            OpenerRequest::Reload { .. } => {
-                Err("a host with `isolate` reads its description at its start only".to_owned())
-            }
+            OpenerRequest::Reload { .. } => Err(ISOLATED.to_owned()),
         };
         match begun {
             Ok((tenant, change)) => {
