@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use ringway_xenbus::limits::Scope;
 use ringway_xenbus::{LIMITS, VifLimits};
 
-use crate::{Host, Switch, Uplink};
+use crate::{Bridge, Host, Switch, Uplink};
 
 /// A key, and its value as text, which is only compared.
 type Key = (&'static str, fn(&Host) -> String);
@@ -58,13 +58,15 @@ fn of_uplink(host: &Host, value: fn(&Uplink) -> String) -> String {
 
 impl Host {
     /// This host once it has taken over from a description, read again while it runs, what can
-    /// change then: of the switch, limits and rules of vifs without their own, and of the uplink,
-    /// its VLANs, limits and routers. Rules are for one network: those for another uplink, by its
-    /// name, are not taken over.
+    /// change then: of the switch, limits and rules of vifs without their own; of the uplink, its
+    /// VLANs, limits and routers; and bridges that it did not have. Rules are for one network, so
+    /// those for another uplink, by its name, are not taken over.
     pub fn taking_over(&self, described: &Host) -> Host {
         let Switch { limits, locking_mode, addresses_per_vif, .. } = described.switch;
         let switch = Switch { limits, locking_mode, addresses_per_vif, ..self.switch.clone() };
         let mut host = Host { switch, ..self.clone() };
+        let is_new = |bridge: &&Bridge| self.bridges.iter().all(|it| it.name != bridge.name);
+        host.bridges.extend(described.bridges.iter().filter(is_new).cloned());
         if let (Some(uplink), Some(described)) = (&mut host.uplink, &described.uplink) {
             if uplink.name == described.name {
                 let Uplink { vlan, trunk, multicast_router, limits, .. } = described.clone();
@@ -198,6 +200,17 @@ mod tests {
         assert_eq!(names(of_another), names(of_switch.map(str::to_owned).to_vec()));
         let without = before.taking_over(&described(""));
         assert!(differences(&before, &without).is_empty(), "an uplink does not go");
+    }
+
+    #[test]
+    fn a_running_host_takes_over_new_bridges_and_no_other_change_of_them() {
+        let bridge = |name: &str, more: &str| format!("[[bridge]]\nname = '{name}'\n{more}");
+        let before = described(&(bridge("br0", "") + &bridge("br1", "")));
+        let address = "addresses = ['10.77.0.1/24']\n";
+        let now = described(&(bridge("br0", address) + &bridge("br2", address)));
+        let then = before.taking_over(&now);
+        assert_eq!(differences(&before, &then), ["bridge br2"]);
+        assert_eq!(differences(&then, &now), ["bridge br0", "bridge br1"]);
     }
 
     #[test]

@@ -11,7 +11,8 @@ pub struct DescriptionChanges {
     pub removed: Vec<String>,
     /// Vifs that are described in another way.
     pub vifs: Vec<VifChanges>,
-    /// Keys of the switch and the uplink whose new values are in force, such as `uplink.vlan`.
+    /// Keys of the switch and the uplink whose new values are in force, such as `uplink.vlan`, and
+    /// new bridges, such as `bridge br0`.
     pub common: Vec<String>,
 }
 

@@ -15,6 +15,7 @@ use ringway_sys::hangup::Hangup;
 use ringway_sys::wake::WakeFd;
 
 use super::accepted::{Accepted, Keep};
+use super::bridges::Bridges;
 use super::claim::Claim;
 use super::isolation::ask_within;
 use super::notices::Notices;
@@ -69,8 +70,8 @@ impl<'a> Reloads<'a> {
         Ok(Some(Reloads { hangup, origin, kept, opener, outcomes, bell, is_wanted, pending }))
     }
 
-    /// Does what there is to do, once the host serves, and reports about it. Guests and bridges are
-    /// as they were until it is started again.
+    /// Does what there is to do, once the host serves, and reports about it. Guests are as they
+    /// were until it is started again, and so are bridges that it had.
     ///
     /// # Errors
     /// What the signal's descriptor reports.
@@ -78,7 +79,7 @@ impl<'a> Reloads<'a> {
         &mut self,
         is_ready: bool,
         notices: &Notices,
-        host: &mut Host,
+        (host, bridges): (&mut Host, &mut Bridges),
         claim: &Claim,
     ) -> io::Result<()> {
         if self.hangup.take()? {
@@ -92,6 +93,7 @@ impl<'a> Reloads<'a> {
                 if let Err(error) = claim.write_description(host) {
                     tracing::warn!("{error:#}: the next backend has the description before this");
                 }
+                bridges.add_new(&host.bridges);
                 keep.keep();
             }
             notices.reloaded();

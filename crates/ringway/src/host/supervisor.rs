@@ -61,7 +61,7 @@ pub(crate) struct Supervisor {
     toolstack: EmuHypervisor,
     broker: Process,
     _devices: HostDevices,
-    _bridges: Bridges,
+    bridges: Bridges,
     notices: Notices,
     claim: Claim,
     host: Host,
@@ -157,7 +157,7 @@ impl Supervisor {
             toolstack,
             broker,
             _devices: devices,
-            _bridges: bridges,
+            bridges,
             notices,
             claim,
             host,
@@ -231,10 +231,10 @@ impl Supervisor {
 
     /// Takes over a description that is read again.
     fn serve_reloads(&mut self, reloads: &mut Reloads<'_>) -> io::Result<()> {
-        let Supervisor { backend, notices, host, claim, is_ready, .. } = self;
+        let Supervisor { backend, bridges, notices, host, claim, is_ready, .. } = self;
         match backend {
             Backends::Isolated(_) => reloads.refuse_isolated(),
-            Backends::Together(_) => reloads.serve(*is_ready, notices, host, claim),
+            Backends::Together(_) => reloads.serve(*is_ready, notices, (host, bridges), claim),
         }
     }
 

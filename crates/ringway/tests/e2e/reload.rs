@@ -185,6 +185,20 @@ fn an_uplink_joins_another_vlan_while_it_serves() {
 }
 
 #[test]
+fn a_new_vif_may_be_on_a_new_bridge() {
+    let Some(_turn) = shared_turn(&["socat", "unshare"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let before = describe("", &[("a", "", "")]);
+    let host = Host::start(&before);
+    let bridge = "[[bridge]]\nname = 'br9'\n";
+    let done = reload(&host, &(before + bridge + &vhost(dir, "vm1", "bridge = 'br9'\n")));
+    assert!(done.ends_with("added vm1; changed bridge br9"), "{done}");
+    let _guest = guest_with(dir, "vm1", Maker::Backend, "");
+    wait_for_queues(&host, 1);
+}
+
+#[test]
 fn a_corrected_description_replaces_the_last_accepted_one_without_a_restart() {
     let Some(_turn) = shared_turn(&[]) else { return };
     let text = describe("", &[("a", "", "")]);
