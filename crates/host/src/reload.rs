@@ -1,9 +1,11 @@
 //! A description that is read again while its vifs are served. Nothing is done before all is
 //! checked, so one that cannot be applied changes nothing.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
-use ringway_datapath::Mirrored;
+use ringway_datapath::{Mirrored, Vid, VlanRules};
+use ringway_switch::VLANS_MAX;
 
 use crate::changes::DescriptionChanges;
 use crate::host::Host;
@@ -76,7 +78,29 @@ impl<W: World> Host<W> {
             let of_macs = || self.refuse_macs(wanted, others.iter().copied());
             refuse_among(mirrors.iter().copied(), name, &wanted.rules.mirror).or_else(of_macs)
         });
-        refusal.or_else(|| self.refuse_ports_of_new(described))
+        refusal
+            .or_else(|| self.refuse_ports_of_new(described))
+            .or_else(|| self.refuse_vlans_of_new(described, &others))
+    }
+
+    /// Why the switch cannot have all VLANs of these vifs and of others; `None` if it can, or if no
+    /// VLAN is new.
+    fn refuse_vlans_of_new(
+        &self,
+        described: &[VirtioWanted],
+        others: &[&VifState<W>],
+    ) -> Option<String> {
+        let of_uplinks = self.shared.switch.vlans_of_uplinks();
+        let known = self.states().flat_map(|state| vids(state.rules.vlan()));
+        let known: BTreeSet<Vid> = known.chain(of_uplinks.iter().copied()).collect();
+        let on_switch = described.iter().filter(|wanted| wanted.bridge.is_none());
+        let wanted = on_switch.flat_map(|wanted| vids(&wanted.rules.vlan));
+        let others = others.iter().flat_map(|state| vids(state.rules.vlan()));
+        let all: BTreeSet<Vid> = wanted.chain(others).chain(of_uplinks).collect();
+        let count = all.len();
+        (count > VLANS_MAX && !all.is_subset(&known)).then(|| {
+            format!("vifs and the uplink would be in {count} VLANs, and {VLANS_MAX} is the limit")
+        })
     }
 
     /// Why the switch has too few ports for the vifs that are new, however their guests and those
@@ -126,4 +150,8 @@ impl<W: World> Host<W> {
             ))
         })
     }
+}
+
+fn vids(rules: &VlanRules) -> impl Iterator<Item = Vid> {
+    rules.untagged.iter().chain(&rules.tagged).copied()
 }

@@ -32,7 +32,7 @@ pub use flood::{FloodBudget, FloodKind, FloodLimit, StormLimits};
 pub use groups::{GroupEntry, MulticastConfig, MulticastPort, Unregistered};
 pub use mirror::{MIRRORS_MAX, Mirror, MirrorConfig, Mirrors};
 pub use policy::{Binding, PortPolicy, PortVlan, PortVlans};
-pub use ports::{Role, TooManyVlans};
+pub use ports::{Role, TooManyVlans, VLANS_MAX};
 pub use ringway_datapath::{PortId, Verdict};
 
 /// A moment on a coarse clock; the caller chooses the unit (tenths of a second work well). It may

@@ -15,7 +15,7 @@ use crate::querier::{Awaited, Queriers};
 use crate::{PortId, Switch, Ticks};
 
 /// VLANs with ports, each of which has a forwarding table.
-const VLANS_MAX: usize = 256;
+pub const VLANS_MAX: usize = 256;
 
 /// A port's role in the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +104,16 @@ impl Switch {
             true => PortVlan::None,
             false => PortVlan::Some(Arc::new(PortVlans { untagged, tagged: tagged.into() })),
         })
+    }
+
+    /// The VLANs that uplinks are in.
+    pub fn vlans_of_uplinks(&self) -> BTreeSet<Vid> {
+        let all = (0..self.config.ports_max).map(PortId);
+        let uplinks: Vec<PortId> = all.filter(|port| self.uplinks.has(*port)).collect();
+        let vlans = self.lock();
+        let domains = vlans.values();
+        let of_uplinks = domains.filter(|it| uplinks.iter().any(|port| it.members.has(*port)));
+        of_uplinks.map(|domain| domain.vid).collect()
     }
 
     /// Whether a multicast router may be behind a port. [`Switch::join`] sets it to `Always` for an

@@ -185,6 +185,31 @@ fn more_new_vifs_than_the_switch_has_ports_for_are_refused_with_that_limit() {
 }
 
 #[test]
+fn more_vlans_than_the_switch_has_are_refused_with_that_limit() {
+    let mut machine = machine();
+    let trunk = |name: &str, first: u16, count: u16| {
+        let tagged = (first..first + count).filter_map(Vid::new).collect();
+        let vlan = VlanRules { untagged: None, tagged };
+        let rules = PortRules { vlan, ..PortRules::default() };
+        VirtioWanted { queues: 1, rules, ..wanted(name, None) }
+    };
+    let four = ["vm1", "vm2", "vm3", "vm4"].into_iter().zip([1, 65, 129, 193]);
+    let mut all: Vec<VirtioWanted> = four.map(|(name, first)| trunk(name, first, 64)).collect();
+    for wanted in &all {
+        machine.add(wanted.clone(), Phase::Start).expect("it can be");
+    }
+    all.push(trunk("vm5", 256, 1));
+    assert_eq!(reload(&mut machine, &all).expect("all VLANs are known").added, words(&["vm5"]));
+    all[4] = trunk("vm5", 256, 2);
+    all[0].limits.weight = Some(2);
+    let refusal = reload(&mut machine, &all).expect_err("one too many");
+    assert!(refusal.contains("in 257 VLANs, and 256 is the limit"), "{refusal}");
+    assert_eq!(machine.vif().state.limited.wanted.weight, None);
+    all.remove(3);
+    reload(&mut machine, &all).expect("there are fewer without vm4");
+}
+
+#[test]
 fn a_vif_that_conflicts_with_another_since_its_start_may_stay_as_it_is() {
     let mut machine = pair();
     let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));
