@@ -5,7 +5,7 @@
 
 use ringway_xenbus::{Device, KeyChange, KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{
-    Client, DomId, Errno, Lost, Permissions, Rights, Transaction, Transport, XsError,
+    Client, DomId, Errno, Found, Lost, Permissions, Rights, Transaction, Transport, XsError,
     unless_refused,
 };
 
@@ -20,7 +20,7 @@ pub fn read_keys<T: Transport>(
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    store.transaction(|tx| keys(|path| tx.read_bytes(path), dir, set))
+    store.transaction(|tx| keys(|paths| tx.read_all(paths), dir, set))
 }
 
 /// Reads the known keys of a device's directory atomically, in a single attempt, so that a guest
@@ -33,10 +33,10 @@ pub fn read_keys_once<T: Transport>(
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    store.attempt(|tx| keys(|path| tx.read_bytes(path), dir, set))
+    store.attempt(|tx| keys(|paths| tx.read_all(paths), dir, set))
 }
 
-/// Reads the known keys of a device's directory one by one, not atomically. `None` if the directory
+/// Reads the known keys of a device's directory, not atomically. `None` if the directory
 /// does not exist.
 ///
 /// # Errors
@@ -46,36 +46,50 @@ pub fn read_keys_apart<T: Transport>(
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    keys(|path| store.read_bytes(path), dir, set)
+    keys(|paths| store.read_all(paths), dir, set)
 }
 
+/// Reads the keys whose names are known beforehand together, and then those that depend on them.
 fn keys(
-    mut read: impl FnMut(&str) -> Result<Option<Vec<u8>>, XsError>,
+    mut read: impl FnMut(&[String]) -> Result<Vec<Found>, Lost>,
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    if read(dir)?.is_none() {
+    let mut keys = Keys::new(dir, []);
+    let names: Vec<String> = set.names().map(str::to_owned).collect();
+    let paths = names.iter().map(|name| keys.path(name));
+    let paths: Vec<String> = [dir.to_owned()].into_iter().chain(paths).collect();
+    let mut found = read(&paths)?.into_iter();
+    if found.next().transpose()?.flatten().is_none() {
         return Ok(None);
     }
-    let mut keys = Keys::new(dir, []);
-    let mut add = |keys: &mut Keys, key: &str| {
-        let value = match read(&keys.path(key)) {
-            // A node that we may not read counts as absent.
-            Err(error) if error.is(Errno::Acces) => None,
-            value => value?,
-        };
-        if let Some(value) = value {
-            keys.insert(key, String::from_utf8(value).unwrap_or_default());
-        }
-        Ok::<(), XsError>(())
-    };
-    for key in set.names() {
-        add(&mut keys, key)?;
-    }
-    for key in set.queue_keys(&keys) {
-        add(&mut keys, &key)?;
+    add(&mut keys, &names, found)?;
+    let of_queues = set.queue_keys(&keys);
+    if !of_queues.is_empty() {
+        let paths: Vec<String> = of_queues.iter().map(|name| keys.path(name)).collect();
+        add(&mut keys, &of_queues, read(&paths)?)?;
     }
     Ok(Some(keys))
+}
+
+/// Adds keys that exist.
+fn add(
+    keys: &mut Keys,
+    names: &[String],
+    found: impl IntoIterator<Item = Found>,
+) -> Result<(), XsError> {
+    for (name, found) in names.iter().zip(found) {
+        match found {
+            // A node that we may not read counts as absent.
+            Err(error) if error.is(Errno::Acces) => {}
+            found => {
+                if let Some(value) = found? {
+                    keys.insert(name, String::from_utf8(value).unwrap_or_default());
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes a vif as a toolstack does: both directories, each with its owner and the other end as a

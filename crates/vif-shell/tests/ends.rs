@@ -20,16 +20,35 @@ const HOST: DomId = DomId(0);
 const GUEST: DomId = DomId(3);
 const VIF: Vif = Vif { backend: HOST, frontend: GUEST, handle: 0 };
 
-/// Counts the requests that a client makes.
+/// Counts the requests that a client makes, and how often it waits for replies.
 struct Counted {
     transport: LocalTransport,
     requests: usize,
+    waits: usize,
+}
+
+impl Counted {
+    fn host(store: &LocalStore) -> Client<Counted> {
+        let transport = LocalTransport::open(store, HOST).expect("few sessions");
+        Client::with_transport(Counted { transport, requests: 0, waits: 0 })
+    }
 }
 
 impl Transport for Counted {
     fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
         self.requests += 1;
+        self.waits += 1;
         self.transport.request(request, events)
+    }
+
+    fn requests(
+        &mut self,
+        requests: &[Request<'_>],
+        events: &mut Events,
+    ) -> Result<Vec<Reply>, Lost> {
+        self.requests += requests.len();
+        self.waits += 1;
+        self.transport.requests(requests, events)
     }
 
     fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
@@ -229,8 +248,7 @@ fn writes_below_a_guests_state_cause_no_event_in_the_backend() {
 fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
     let store = with_vif();
     let requests = |set| {
-        let transport = LocalTransport::open(&store, HOST).expect("few sessions");
-        let mut client = Client::with_transport(Counted { transport, requests: 0 });
+        let mut client = Counted::host(&store);
         let keys = device::read_keys_once(&mut client, &VIF.frontend_dir(), set);
         assert!(keys.expect("it does not change meanwhile").is_some());
         client.transport().requests
@@ -250,6 +268,28 @@ fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
     assert_eq!(requests(set), before + 7 * 5);
     write(&mut guest, &[("multi-queue-num-queues", "4000000000")]);
     assert_eq!(requests(set), before - 5, "none is read for what is refused anyway");
+}
+
+#[test]
+fn a_vif_is_taken_over_with_few_waits_for_the_store() {
+    let store = with_vif();
+    let mut first = Backend::start(&store);
+    let mut guest = store.connect(GUEST).expect("few sessions");
+    let (mut process, features) = (Process::default(), Features::from(OffloadCaps::ALL));
+    let mut end = FrontendEnd::new(VIF, Preferences { queues: QueueCount::AtMost(4), features });
+    first.turn();
+    end.start(&mut guest, &mut process, XenbusState::Initialising).expect("the store is there");
+    first.turn();
+    assert_eq!(first.process.attached.map(|config| config.queues.len()), Some(4));
+    let mut client = Counted::host(&store);
+    let own = device::read_keys(&mut client, &VIF.backend_dir(), KeySet::BackendDevice);
+    let own = own.expect("readable").expect("it is there");
+    let (mut process, now) = (Process::default(), Instant::now());
+    let mut end = BackendEnd::new(VIF, offer(), Hotplug::Absent, now);
+    end.start(&mut client, &mut process, &own, now).expect("the store is there");
+    assert!(process.attached.is_some());
+    let Counted { requests, waits, .. } = client.transport();
+    assert!(*requests > 80 && *waits < 25, "{requests} requests, {waits} waits");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use ringway_wire::xenstore::{Errno, Op};
 use crate::error::{Lost, Reason, Refusal, XsError};
 use crate::events::{Events, Watched};
 use crate::permissions::Permissions;
-use crate::socket::Socket;
+use crate::socket::{Socket, Writes};
 use crate::transport::{Request, Transport};
 
 /// How often a transaction is retried after a conflict before the caller gets the error.
@@ -28,6 +28,9 @@ const DIRECTORY_PARTS_MAX: usize = 4096;
 const DAEMON_SOCKET: &str = "/run/xenstored/socket";
 /// The device through which the kernel of any domain lets programs use XenStore.
 const KERNEL_DEVICE: &str = "/dev/xen/xenbus";
+
+/// The value of a node, `None` if there is no such node, or why it cannot be read.
+pub type Found = Result<Option<Vec<u8>>, XsError>;
 
 /// A session with a XenStore.
 ///
@@ -78,12 +81,12 @@ impl Client {
 
     /// Uses a connected socket, which must be blocking.
     pub fn from_stream(stream: UnixStream) -> Client {
-        Client::from_fd(stream.into())
+        Client::with_transport(Socket::new(stream.into(), Writes::Joined))
     }
 
     /// Uses any blocking descriptor that carries the protocol, such as `/dev/xen/xenbus`.
     pub fn from_fd(fd: OwnedFd) -> Client {
-        Client::with_transport(Socket::new(fd))
+        Client::with_transport(Socket::new(fd, Writes::OneEach))
     }
 }
 
@@ -107,6 +110,15 @@ impl<T: Transport> Client<T> {
     /// What the store refuses.
     pub fn read_bytes(&mut self, path: &str) -> Result<Option<Vec<u8>>, XsError> {
         self.outside().read_bytes(path)
+    }
+
+    /// The values of several nodes, in the same order, each as [`read_bytes`](Client::read_bytes)
+    /// returns it. The store gets all requests before it replies.
+    ///
+    /// # Errors
+    /// The loss of the store.
+    pub fn read_all(&mut self, paths: &[String]) -> Result<Vec<Found>, Lost> {
+        self.outside().read_all(paths)
     }
 
     /// Sets the value of a node; creates it, and its parent directories, if needed.
@@ -301,6 +313,24 @@ impl<T: Transport> Transaction<'_, T> {
     /// As there.
     pub fn read_bytes(&mut self, path: &str) -> Result<Option<Vec<u8>>, XsError> {
         absent_as_none(self.call(Op::Read, path))
+    }
+
+    /// As [`Client::read_all`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_all(&mut self, paths: &[String]) -> Result<Vec<Found>, Lost> {
+        let payloads: Vec<Vec<u8>> =
+            paths.iter().map(|path| [path.as_bytes(), b"\0"].concat()).collect();
+        let request = |payload| Request { op: Op::Read, tx: self.id, payload };
+        let requests: Vec<Request<'_>> =
+            payloads.iter().map(|payload| request(payload.as_slice())).collect();
+        let Client { transport, events } = &mut *self.client;
+        let replies = transport.requests(&requests, events)?;
+        let found = replies.into_iter().zip(paths).map(|(reply, path)| {
+            absent_as_none(reply.map_err(|errno| refusal(Op::Read, path, Reason::Errno(errno))))
+        });
+        Ok(found.collect())
     }
 
     /// As [`Client::write`].

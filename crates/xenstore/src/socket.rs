@@ -22,18 +22,34 @@ const READ_LEN: usize = SOCKMSG_LEN + XENSTORE_PAYLOAD_MAX;
 /// occupy us.
 const READS_MAX: usize = 64;
 
+/// Requests and bytes that are sent before their replies are read: so few that they fit the buffers
+/// of any descriptor, since a store need not read while its replies wait.
+const TOGETHER_MAX: usize = 64;
+const TOGETHER_LEN_MAX: usize = 16 << 10;
+
+/// How a descriptor takes several requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writes {
+    /// Any number in one write.
+    Joined,
+    /// One in each write: the kernel's device ignores what follows the first
+    /// (`drivers/xen/xenbus/xenbus_dev_frontend.c`).
+    OneEach,
+}
+
 /// A blocking descriptor that carries the protocol.
 #[derive(Debug)]
 pub struct Socket {
     stream: File,
+    writes: Writes,
     input: Vec<u8>,
     last_request: u32,
     pulse: Option<Arc<Pulse>>,
 }
 
 impl Socket {
-    pub(crate) fn new(fd: OwnedFd) -> Socket {
-        Socket { stream: File::from(fd), input: Vec::new(), last_request: 0, pulse: None }
+    pub(crate) fn new(fd: OwnedFd, writes: Writes) -> Socket {
+        Socket { stream: File::from(fd), writes, input: Vec::new(), last_request: 0, pulse: None }
     }
 
     /// Shows by this pulse when the thread waits for the store: it may sleep then, for as long as
@@ -73,24 +89,36 @@ impl Socket {
         Ok(())
     }
 
-    fn is_readable(&self) -> Result<bool, Lost> {
-        Ok(wait_readable(&self.stream, Some(Duration::ZERO))?)
+    /// Sends the first of these requests. Returns the header of each; `None` for one that is too
+    /// long, and not sent.
+    fn send(&mut self, requests: &[Request<'_>]) -> Result<Vec<Option<SockMsg>>, Lost> {
+        let (mut headers, mut unsent, mut len_sum) = (Vec::new(), Vec::new(), 0);
+        for Request { op, tx, payload } in requests.iter().take(TOGETHER_MAX) {
+            len_sum += SOCKMSG_LEN + payload.len();
+            if !headers.is_empty() && len_sum > TOGETHER_LEN_MAX {
+                break;
+            }
+            let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+            let is_short = payload.len() <= XENSTORE_PAYLOAD_MAX;
+            headers.push(is_short.then(|| {
+                self.last_request = self.last_request.wrapping_add(1);
+                SockMsg { kind: op.number(), req_id: self.last_request, tx_id: *tx, len }
+            }));
+            if let Some(Some(header)) = headers.last() {
+                unsent.extend_from_slice(header.as_bytes());
+                unsent.extend_from_slice(payload);
+            }
+            if self.writes == Writes::OneEach {
+                self.stream.write_all(&unsent)?;
+                unsent.clear();
+            }
+        }
+        self.stream.write_all(&unsent)?;
+        Ok(headers)
     }
-}
 
-impl Transport for Socket {
-    fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
-        let Request { op, tx, payload } = request;
-        let too_long = payload.len() > XENSTORE_PAYLOAD_MAX;
-        let (Ok(len), false) = (u32::try_from(payload.len()), too_long) else {
-            return Ok(Err(Errno::Toobig));
-        };
-        self.last_request = self.last_request.wrapping_add(1);
-        let header = SockMsg { kind: op.number(), req_id: self.last_request, tx_id: tx, len };
-        let message = [header.as_bytes(), payload].concat();
-        let pulse = self.pulse.clone();
-        let _waiting = pulse.as_deref().map(Pulse::wait);
-        self.stream.write_all(&message)?;
+    /// Waits for the reply to a request with this header, the first of which the reply is missing.
+    fn reply_to(&mut self, header: SockMsg, events: &mut Events) -> Result<Reply, Lost> {
         let (reply, payload) = loop {
             match self.next_reply(events)? {
                 Some(reply) => break reply,
@@ -107,8 +135,41 @@ impl Transport for Socket {
         let errno = std::str::from_utf8(name).ok().and_then(Errno::from_name);
         match errno {
             Some(errno) if reply.kind == Op::Error.number() => Ok(Err(errno)),
-            _ => Err(Lost::sent(&format!("a reply of type {} to {op:?}", reply.kind))),
+            _ => {
+                let (found, wanted) = (reply.kind, header.kind);
+                Err(Lost::sent(&format!("a reply of type {found} to a request of type {wanted}")))
+            }
         }
+    }
+
+    fn is_readable(&self) -> Result<bool, Lost> {
+        Ok(wait_readable(&self.stream, Some(Duration::ZERO))?)
+    }
+}
+
+impl Transport for Socket {
+    fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
+        let reply = self.requests(&[request], events)?.pop();
+        reply.ok_or_else(|| Lost::sent("no reply"))
+    }
+
+    fn requests(
+        &mut self,
+        requests: &[Request<'_>],
+        events: &mut Events,
+    ) -> Result<Vec<Reply>, Lost> {
+        let pulse = self.pulse.clone();
+        let _waiting = pulse.as_deref().map(Pulse::wait);
+        let mut replies = Vec::with_capacity(requests.len());
+        while let Some(rest) = requests.get(replies.len()..).filter(|rest| !rest.is_empty()) {
+            for header in self.send(rest)? {
+                replies.push(match header {
+                    Some(header) => self.reply_to(header, events)?,
+                    None => Err(Errno::Toobig),
+                });
+            }
+        }
+        Ok(replies)
     }
 
     fn take_events(&mut self, events: &mut Events) -> Result<(), Lost> {
@@ -165,5 +226,48 @@ mod tests {
         assert_eq!((event.path.as_str(), event.token.as_str()), ("/b", "token"));
         assert_eq!(client.next_watch().expect("no error"), None);
         drop(store.join().expect("the store ends"));
+    }
+
+    /// Reads nodes, of which the last does not exist, from a store that replies to a batch when it
+    /// has so many requests.
+    fn read_in_batches(writes: Writes, paths: &[String], batches: &[usize]) {
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        let (wanted, batches) = (paths.to_vec(), batches.to_vec());
+        let store = std::thread::spawn(move || {
+            let mut ids = 1..;
+            let mut left = wanted.iter();
+            for batch in batches {
+                let mut replies = Vec::new();
+                for path in left.by_ref().take(batch) {
+                    let mut request = vec![0; SOCKMSG_LEN + path.len() + 1];
+                    theirs.read_exact(&mut request).expect("a request");
+                    assert_eq!(&request[SOCKMSG_LEN..], format!("{path}\0").as_bytes());
+                    let id = ids.next().expect("they do not end");
+                    replies.extend(match Some(path) == wanted.last() {
+                        true => message(Op::Error, id, b"ENOENT\0"),
+                        false => message(Op::Read, id, path.as_bytes()),
+                    });
+                }
+                theirs.write_all(&replies).expect("all at once");
+            }
+            assert_eq!(left.next(), None);
+        });
+        let mut client = Client::with_transport(Socket::new(ours.into(), writes));
+        let found = client.read_all(paths).expect("replies");
+        let found: Vec<_> = found.into_iter().map(|it| it.expect("no refusal")).collect();
+        let mut expected: Vec<_> = paths.iter().map(|path| Some(path.clone().into())).collect();
+        expected.pop();
+        assert_eq!(found, [expected, vec![None]].concat());
+        store.join().expect("the store ends");
+    }
+
+    #[test]
+    fn requests_are_sent_together_as_far_as_they_fit_any_buffer() {
+        for writes in [Writes::Joined, Writes::OneEach] {
+            let short: Vec<String> = (0..TOGETHER_MAX + 3).map(|it| format!("/{it}")).collect();
+            read_in_batches(writes, &short, &[TOGETHER_MAX, 3]);
+            let long: Vec<String> = (0..7).map(|it| format!("/{it}{}", "x".repeat(3000))).collect();
+            read_in_batches(writes, &long, &[5, 2]);
+        }
     }
 }

@@ -29,6 +29,20 @@ pub trait Transport {
     /// If the store is gone.
     fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost>;
 
+    /// Makes several requests, none of which depends on the reply to another, and waits for all
+    /// replies, which are in the same order. A [`Socket`](crate::Socket) sends them together: where
+    /// CPU time is short, most of the time of a request is the wait until the store has a turn.
+    ///
+    /// # Errors
+    /// If the store is gone.
+    fn requests(
+        &mut self,
+        requests: &[Request<'_>],
+        events: &mut Events,
+    ) -> Result<Vec<Reply>, Lost> {
+        requests.iter().map(|request| self.request(*request, events)).collect()
+    }
+
     /// Moves watch events that have arrived to `events`, a bounded number of them. Does not block.
     ///
     /// # Errors
