@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{arm64, report, reproducible, run};
+use crate::{arm64, packaged, report, reproducible, run};
 
 /// Generated files, where the package's list of assets expects them.
 const GENERATED: &str = "target/package";
@@ -29,6 +29,7 @@ const CONTENTS: [(&str, &[&str]); 3] = [
             "./usr/share/bash-completion/completions/ringway",
             "./usr/share/zsh/vendor-completions/_ringway",
             "./usr/share/fish/vendor_completions.d/ringway.fish",
+            "./usr/share/doc/ringway/README.md",
             "./usr/share/doc/ringway/xen.md",
             "./usr/share/doc/ringway/virtio.md",
             "./usr/share/doc/ringway/examples/no-xen-netback.conf",
@@ -42,6 +43,7 @@ const CONTENTS: [(&str, &[&str]); 3] = [
             "./usr/share/man/man1/ringway-doctor-apply.1.gz",
             "./usr/share/bash-completion/completions/ringway-doctor",
             "./usr/share/doc/ringway/doctor/alerts.yml",
+            "./usr/share/doc/ringway-doctor/README.md",
         ],
     ),
     (
@@ -121,6 +123,7 @@ pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
     for name in run::PROGRAMS {
         generate(root, arch, name)?;
     }
+    packaged::write(root, &root.join(GENERATED))?;
     for (name, files) in CONTENTS {
         let package = arch.package(root, name)?;
         contents(&package, files)?;

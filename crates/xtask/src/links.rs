@@ -92,7 +92,7 @@ fn outside_blocks(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// The path, from the root, of a link on a page.
-fn resolve(page: &str, link: &str) -> String {
+pub(crate) fn resolve(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
     for part in link.trim_end_matches('/').split('/') {

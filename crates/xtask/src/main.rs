@@ -33,6 +33,7 @@ mod libraries;
 mod limits;
 mod links;
 mod modules;
+mod packaged;
 mod page;
 mod part;
 mod plots;

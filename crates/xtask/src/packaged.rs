@@ -1,0 +1,127 @@
+//! The pages in the Debian packages: those of the tree, whose links lead to pages in packages.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use crate::links::resolve;
+
+/// Pages by their places in the tree, and in /usr/share/doc.
+const PAGES: [(&str, &str); 11] = [
+    ("README.md", "ringway/README.md"),
+    ("docs/first-steps.md", "ringway/first-steps.md"),
+    ("docs/xen.md", "ringway/xen.md"),
+    ("docs/virtio.md", "ringway/virtio.md"),
+    ("docs/qubes.md", "ringway/qubes.md"),
+    ("docs/xcp-ng.md", "ringway/xcp-ng.md"),
+    ("docs/confinement.md", "ringway/confinement.md"),
+    ("docs/threat-model.md", "ringway/threat-model.md"),
+    ("docs/measured.md", "ringway/measured.md"),
+    ("doctor/README.md", "ringway-doctor/README.md"),
+    ("lab/README.md", "ringway-lab/README.md"),
+];
+/// Pages of the book that have the contents of others.
+const SAME: [(&str, &str); 2] =
+    [("docs/doctor.md", "doctor/README.md"), ("docs/lab.md", "lab/README.md")];
+
+/// Writes the pages of all packages to `doc` in the folders of these.
+pub(crate) fn write(root: &Path, packages: &Path) -> Result<()> {
+    for (page, place) in PAGES {
+        let text = fs::read_to_string(root.join(page)).context(page)?;
+        let (package, name) = place.split_once('/').context(place)?;
+        let folder = packages.join(package).join("doc");
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        fs::write(folder.join(name), packaged(page, &text)).context(name)?;
+    }
+    Ok(())
+}
+
+/// The text of a page in its package. A link to what no package has becomes its words, and such an
+/// image is left out.
+fn packaged(page: &str, text: &str) -> String {
+    let mut parts = text.split("](");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (begin, end) = (shown.rfind('['), part.split_once(')'));
+        let (Some(begin), Some((link, rest))) = (begin, end) else {
+            shown += "](";
+            shown += part;
+            continue;
+        };
+        let is_image = shown[..begin].ends_with('!');
+        match place_of(page, link) {
+            Some(place) => shown += &format!("]({place})"),
+            None if is_image => shown.truncate(begin - 1),
+            None => drop(shown.remove(begin)),
+        }
+        shown += rest;
+    }
+    shown
+}
+
+/// Where a link of a page leads in its package; `None` if no package has that.
+fn place_of(page: &str, link: &str) -> Option<String> {
+    if link.contains("://") || link.starts_with('#') {
+        return Some(link.to_owned());
+    }
+    let (path, heading) = link.split_at(link.find('#').unwrap_or(link.len()));
+    let target = resolve(page, path);
+    let target = SAME.iter().find(|(same, _)| *same == target).map_or(&*target, |(_, page)| page);
+    let place = |page: &str| PAGES.iter().find(|(known, _)| *known == page)?.1.split_once('/');
+    let ((own, _), (package, name)) = (place(page)?, place(target)?);
+    let folder = if package == own { String::new() } else { format!("../{package}/") };
+    Some(format!("{folder}{name}{heading}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_to_pages_in_packages_or_are_words() {
+        let of_readme = |text: &str| packaged("README.md", text);
+        assert_eq!(of_readme("a [b](docs/xen.md#c) d"), "a [b](xen.md#c) d");
+        assert_eq!(of_readme("[a](doctor/README.md)"), "[a](../ringway-doctor/README.md)");
+        assert_eq!(
+            of_readme("[a](HACKING.md), [b](https://b.example/)"),
+            "a, [b](https://b.example/)"
+        );
+        assert_eq!(of_readme("a\n![b](docs/figures/b.svg)\nc"), "a\n\nc");
+        assert_eq!(
+            packaged("docs/xen.md", "[a\nb](lab.md) [c](#c)"),
+            "[a\nb](../ringway-lab/README.md) [c](#c)"
+        );
+        assert_eq!(
+            packaged("docs/xen.md", "[a](adr/0009-x.md"),
+            "[a](adr/0009-x.md",
+            "it has no end"
+        );
+    }
+
+    #[test]
+    fn no_page_of_a_package_has_a_dead_link() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = tempfile::tempdir().expect("a directory");
+        write(&root, folder.path()).expect("written");
+        for (page, place) in PAGES {
+            let (package, name) = place.split_once('/').expect("of a package");
+            let file = |name: &str| folder.path().join(package).join("doc").join(name);
+            let text = fs::read_to_string(file(name)).expect("written");
+            let ends = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+            for (link, _) in
+                ends.filter(|(link, _)| !link.contains("://") && !link.starts_with('#'))
+            {
+                let path = link.split('#').next().expect("a path");
+                let (package, name) = match path.strip_prefix("../") {
+                    Some(other) => other.split_once('/').expect("of a package"),
+                    None => (package, path),
+                };
+                assert!(
+                    folder.path().join(package).join("doc").join(name).is_file(),
+                    "{page}: {link}"
+                );
+            }
+        }
+    }
+}
