@@ -11,6 +11,13 @@ use serde::{Deserialize, Serialize};
 pub use status::*;
 pub use times::{Bucket, Times};
 
+/// Names that there are, for an error about one that there is not: never nothing.
+pub fn listed<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
+    let names: Vec<N> = names.into_iter().collect();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
 /// Requests to the backend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
@@ -95,4 +102,15 @@ pub enum GuestRequest {
         /// backend may hash as it likes.
         hash: Option<(Vec<u8>, Vec<u16>)>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_lists_names_says_so_if_there_are_none() {
+        assert_eq!(listed(["vif1.0", "vm1"]), "vif1.0, vm1");
+        assert_eq!(listed([""; 0]), "none");
+    }
 }

@@ -30,7 +30,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 pub use config::{FrontendConfig, Interface};
-use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply};
+use ringway_control::{Call, ControlServer, GuestRequest, GuestStatus, Reply, listed};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::{Source, Turns, readable, take_turns, wait_readable};
 use ringway_xenbus::frontend::Input;
@@ -168,8 +168,7 @@ impl<H: Hypervisor> Frontend<H> {
         set: impl FnOnce(&mut Nic<H>, &mut Parts<H>) -> Result<Result<(), String>, Lost>,
     ) -> Result<Reply, Lost> {
         let Some(nic) = self.nics.get_mut(&handle) else {
-            let known: Vec<String> = self.nics.keys().map(u32::to_string).collect();
-            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            let known = listed(self.nics.keys().map(u32::to_string));
             return Ok(Reply::error(&format!("there is no vif {handle}; there is {known}")));
         };
         Ok(match set(nic, &mut self.parts)? {

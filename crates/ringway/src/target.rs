@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use ringway_control::{
     BackendRequest, BackendStatus, GuestRequest, GuestStatus, OpenerRequest, ReplyLimits, RunDir,
-    open_with_limits, send_request,
+    listed, open_with_limits, send_request,
 };
 use serde::de::DeserializeOwned;
 
@@ -93,7 +93,7 @@ impl Target {
             }
             match self.guest_names() {
                 Ok(names) if !names.iter().any(|known| known == name) => {
-                    anyhow!("there is no guest {name:?}; there is {}", names.join(", "))
+                    anyhow!("there is no guest {name:?}; there is {}", listed(&names))
                 }
                 Ok(_) => anyhow!("guest {name} is not running"),
                 Err(error) => error,

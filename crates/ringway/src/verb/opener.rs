@@ -13,7 +13,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use ringway_confine::{Confinement, Role};
-use ringway_control::{Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir};
+use ringway_control::{
+    Call, ControlServer, ControlSocket, Link, OpenerRequest, Reply, RunDir, listed,
+};
 use ringway_sys::poll::{readable, wait};
 use ringway_terminal::stop::Stop;
 use ringway_vhost_shell::{Opener as Sockets, Outcome, Reloaded, Turn, VifSocket};
@@ -230,8 +232,7 @@ impl Opening {
             return Err(format!("{name} is being added or removed; try again"));
         }
         if !self.added.contains_key(name) {
-            let known: Vec<&str> = self.added.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let known = listed(self.added.keys());
             return Err(format!("no vif {name:?} was added; there is {known}"));
         }
         self.sockets.remove(name);

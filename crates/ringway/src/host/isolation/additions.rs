@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_backend::Purpose;
-use ringway_control::{Call, ControlServer, ControlSocket, OpenerRequest, Reply, RunDir};
+use ringway_control::{Call, ControlServer, ControlSocket, OpenerRequest, Reply, RunDir, listed};
 use ringway_description::{TenantName, VHOSTS_MAX, Vhost};
 
 use super::fanout::ask_within;
@@ -216,8 +216,7 @@ impl Isolation {
         }
         let tenant = self.additions.added.get(name).and_then(Vhost::tenant);
         let Some(tenant) = tenant else {
-            let known: Vec<&str> = self.additions.added.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let known = listed(self.additions.added.keys());
             return Err(format!("no vif {name:?} was added; there is {known}"));
         };
         Ok((tenant, Change::Remove(name.to_owned())))

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ringway_backend::DeviceState;
 use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, Reply,
-    ReplyLimits, RunDir, TenantStatus, VifStatus, open_with_limits,
+    ReplyLimits, RunDir, TenantStatus, VifStatus, listed, open_with_limits,
 };
 use ringway_datapath::Mirrored;
 use serde::Serialize;
@@ -147,9 +147,7 @@ impl Respondents {
             |(tenant, _): &&(TenantStatus, PathBuf)| tenant.vifs.iter().any(|it| it == vif);
         let found = self.tenants.iter().find(has_it);
         found.map(|(_, socket)| socket).ok_or_else(|| {
-            let known = self.tenants.iter().flat_map(|(tenant, _)| &tenant.vifs);
-            let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
-            let known = if known.is_empty() { "none".to_owned() } else { known };
+            let known = listed(self.tenants.iter().flat_map(|(tenant, _)| &tenant.vifs));
             format!("there is no vif {vif:?}; there is {known}")
         })
     }
