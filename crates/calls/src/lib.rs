@@ -33,11 +33,11 @@ pub enum BackendRequest {
         /// When it takes effect.
         reconnect: Reconnect,
     },
-    /// Set a limit of a vif, until the vif is removed.
+    /// Set a limit or a rule of a vif, until the vif is removed.
     SetLimit {
         /// Name of the vif.
         vif: String,
-        /// The name of the limit in `ringway vif set`.
+        /// Its name in `ringway vif set`.
         limit: String,
         /// The value, in the format of its XenStore key.
         value: String,

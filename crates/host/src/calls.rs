@@ -3,21 +3,23 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_calls::{BackendRequest, BackendStatus, Reconnect};
-use ringway_datapath::Mirrored;
+use ringway_calls::{BackendRequest, BackendStatus, Reconnect, listed};
+use ringway_datapath::{Mirrored, PortRules};
 use ringway_engine::steps::{self, Command, Engines as _, Stall};
 use ringway_engine::{Capture, SlotId};
 use ringway_vif_shell::device;
 use ringway_xenbus::backend::{self, Input};
-use ringway_xenbus::limits::Scope;
+use ringway_xenbus::limits::Scope as LimitScope;
 use ringway_xenbus::{
-    BadKeys, KeyChange, Keys, LIMITS, Limit, MAX_QUEUES_KEY, MIRROR_KEY, Reconnects, Vif, VifLimits,
+    BadKeys, KeyChange, Keys, LIMITS, Limit, MAX_QUEUES_KEY, RULES, Reconnects, Rule, Vif,
+    VifLimits,
 };
 use ringway_xenstore::{Lost, or_refusal};
 
 use crate::around::Around;
 use crate::host::Host;
 use crate::mirrors::{refuse_mirror, refuse_ports};
+use crate::scope::Scope;
 use crate::vif_state::VifState;
 use crate::world::{Parts, QueueOf, World};
 use crate::xen::XenVif;
@@ -121,7 +123,8 @@ impl<W: World> Caller<'_, '_, '_, W> {
         };
         let refusal = self.host.vif(vif).and_then(|it| it.refuse_queues(queues_max, reconnect));
         refusal.map_or(Ok(()), Err)?;
-        self.write_key(vif, MAX_QUEUES_KEY, &queues_max.to_string())?;
+        let key = KeyChange::Set(MAX_QUEUES_KEY.to_owned(), queues_max.to_string());
+        self.write_keys(vif, &[key])?;
         if let Some(state) = self.host.state_mut(vif) {
             state.offer.queues_max = queues_max;
         }
@@ -133,8 +136,8 @@ impl<W: World> Caller<'_, '_, '_, W> {
         Ok(self.host.feed(vif, offer, self.now, self.parts)?)
     }
 
-    /// Writes the key, which we watch, so the limit lasts as long as the vif, whichever process
-    /// serves it.
+    /// Sets a limit or a rule. Of a vif of Xen it writes the key, which we watch, so the value
+    /// lasts as long as the vif, whichever process serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<(), NotDone> {
         let is_uplink = self.around.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
         if limit == MIRROR && is_uplink {
@@ -144,18 +147,19 @@ impl<W: World> Caller<'_, '_, '_, W> {
             )));
         }
         let named = self.find(name)?;
-        let key = match limit {
-            MIRROR => {
-                self.check_mirror(name, value)?;
-                MIRROR_KEY
+        let (key, changes) = match (Rule::named(limit), &named) {
+            (Some(rule), named) => {
+                self.refuse_rule(name, rule, named, value).map_or(Ok(()), Err)?;
+                (rule.key, rule.changes(value))
             }
-            limit => {
+            (None, _) => {
                 self.refuse_flood_limit(name, limit).map_or(Ok(()), Err)?;
-                limit_key(limit, value)?
+                let key = limit_key(limit, value)?;
+                (key, vec![KeyChange::Set(key.to_owned(), value.to_owned())])
             }
         };
         match named {
-            Named::Xen(vif) => self.write_key(vif, key, value),
+            Named::Xen(vif) => self.write_keys(vif, &changes),
             Named::Virtio(index) => {
                 let hosting = &mut self.parts.split(&mut self.host.shared, self.now).1;
                 Ok(self.host.virtio[index].set(key, value, hosting)?)
@@ -163,9 +167,35 @@ impl<W: World> Caller<'_, '_, '_, W> {
         }
     }
 
+    /// Why a rule cannot have this value, or not for this vif.
+    fn refuse_rule(&self, name: &str, rule: &Rule, vif: &Named, value: &str) -> Option<String> {
+        let keys = Keys::new("", [(rule.key.to_owned(), value.to_owned())]);
+        let rules = match keys.rules() {
+            Ok(rules) => rules,
+            Err(bad) => return Some(refusal_of(rule.name, bad)),
+        };
+        let is_for_switch = rule.is_of_switch && rules != PortRules::default();
+        let bridge = self.state(name).and_then(VifState::bridge).filter(|_| is_for_switch);
+        if let Some(bridge) = bridge {
+            return Some(format!("{name} is on the bridge {bridge}: expected a vif on the switch"));
+        }
+        if rule.name == MIRROR {
+            return self.refuse_mirror(name, &rules.mirror);
+        }
+        // The switch process has the rules of a tenant from its description, or from XenStore.
+        let is_tenants = matches!((vif, &self.host.scope), (Named::Virtio(_), Scope::Only(_)));
+        is_tenants.then(|| {
+            format!(
+                "{name} is served by the process of its tenant: change {} in its [[vhost]], and \
+                 restart the host",
+                rule.name
+            )
+        })
+    }
+
     /// Why a limit of floods would have no effect: it is the switch's, and a bridge has none.
     fn refuse_flood_limit(&self, name: &str, limit: &str) -> Option<String> {
-        Limit::named(limit).filter(|limit| limit.is_of(Scope::Switch))?;
+        Limit::named(limit).filter(|limit| limit.is_of(LimitScope::Switch))?;
         let bridge = self.state(name)?.bridge()?;
         Some(format!(
             "{name} is on the bridge {bridge}, which floods its frames itself: expected a vif on \
@@ -173,17 +203,11 @@ impl<W: World> Caller<'_, '_, '_, W> {
         ))
     }
 
-    /// Whether this vif can be the output of a mirror that a user requests.
-    fn check_mirror(&self, name: &str, value: &str) -> Result<(), String> {
-        let mirror = Mirrored::parse_list(value)?;
-        let bridge = self.state(name).and_then(VifState::bridge).filter(|_| !mirror.is_empty());
-        if let Some(bridge) = bridge {
-            return Err(format!("{name} is on the bridge {bridge}: expected a vif on the switch"));
-        }
+    /// Why this vif cannot be the output of a mirror that a user requests.
+    fn refuse_mirror(&self, name: &str, mirror: &[Mirrored]) -> Option<String> {
         let uplink = self.around.uplink.as_ref().map(|uplink| uplink.name);
-        let refusal = refuse_ports(self.host.states(), uplink, &mirror);
-        let refusal = refusal.or_else(|| refuse_mirror(self.host.states(), name, &mirror));
-        refusal.map_or(Ok(()), Err)
+        refuse_ports(self.host.states(), uplink, mirror)
+            .or_else(|| refuse_mirror(self.host.states(), name, mirror))
     }
 
     fn release(&mut self, name: &str) -> Result<(), NotDone> {
@@ -241,15 +265,13 @@ impl<W: World> Caller<'_, '_, '_, W> {
     }
 
     fn no_such_vif(&self, name: &str) -> String {
-        let known: Vec<&str> = self.host.states().map(|state| state.name.as_str()).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let known = listed(self.host.states().map(|state| &state.name));
         format!("there is no vif {name:?}; there is {known}")
     }
 
-    /// Sets one key of a vif in the backend's directory, if XenStore permits it.
-    fn write_key(&mut self, vif: Vif, key: &str, value: &str) -> Result<(), NotDone> {
-        let changes = [KeyChange::Set(key.to_owned(), value.to_owned())];
-        let written = device::change(self.parts.store, &vif.backend_dir(), &changes);
+    /// Changes keys of a vif in the backend's directory, if XenStore permits it.
+    fn write_keys(&mut self, vif: Vif, changes: &[KeyChange]) -> Result<(), NotDone> {
+        let written = device::change(self.parts.store, &vif.backend_dir(), changes);
         Ok(or_refusal(written)?.map_err(|refusal| refusal.to_string())?)
     }
 }
@@ -280,15 +302,19 @@ impl<W: World> XenVif<W> {
 /// The key of a limit, if the value is valid.
 fn limit_key(name: &str, value: &str) -> Result<&'static str, String> {
     let Some(limit) = Limit::named(name) else {
-        let known: Vec<&str> = LIMITS.iter().map(Limit::name).collect();
-        return Err(format!("there is no limit {name:?}; there are {}", known.join(", ")));
+        let known = LIMITS.iter().map(Limit::name).chain(RULES.iter().map(|rule| rule.name));
+        return Err(format!("there is no limit or rule {name:?}; there are {}", listed(known)));
     };
     let keys = Keys::new("", [(limit.key.to_owned(), value.to_owned())]);
-    match VifLimits::read(&keys).1.pop() {
-        None => Ok(limit.key),
-        Some(BadKeys::Unreadable { found, expected, .. }) => {
-            Err(format!("{name}: expected {expected}, not \"{found}\""))
+    VifLimits::read(&keys).1.pop().map_or(Ok(limit.key), |bad| Err(refusal_of(name, bad)))
+}
+
+/// What is wrong with the value that a user has set.
+fn refusal_of(name: &str, bad: BadKeys) -> String {
+    match bad {
+        BadKeys::Unreadable { found, expected, .. } => {
+            format!("{name}: expected {expected}, not \"{found}\"")
         }
-        Some(bad) => Err(format!("{name}: {bad}")),
+        bad => format!("{name}: {bad}"),
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use ringway_datapath::{Mirrored, PortRules};
-use ringway_xenbus::{Keys, MIRROR_KEY, VifLimits};
+use ringway_datapath::PortRules;
+use ringway_xenbus::{Keys, VifLimits, rules};
 
 use crate::notes::{Note, Notes};
 
@@ -15,7 +15,7 @@ const NO_DIR: &str = "vhost";
 const LEN_MAX: u64 = 64 << 10; // not a limit: our own note
 
 /// The settings of a vif by their names in XenStore: those of its configuration, and changes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     note: Note,
     configured: BTreeMap<String, String>,
@@ -43,45 +43,32 @@ impl Settings {
 
     /// The settings under another configuration: changes stay of what that does not change.
     pub(crate) fn described(&self, limits: &VifLimits, rules: &PortRules) -> Settings {
-        let configured = limits.keys().map(|(key, value)| (key.to_owned(), value));
-        let mirror = rules.mirror.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        let mirror = (!mirror.is_empty()).then(|| (MIRROR_KEY.to_owned(), mirror));
-        let configured: BTreeMap<String, String> = configured.chain(mirror).collect();
+        let configured = limits.keys().chain(rules::keys_of(rules));
+        let configured: BTreeMap<String, String> =
+            configured.map(|(key, value)| (key.to_owned(), value)).collect();
         let mut changes = self.changes.clone();
         changes.retain(|key, (_, before)| before.as_ref() == configured.get(key));
         Settings { note: self.note.clone(), configured, changes }
     }
 
-    /// The limits, as keys.
+    /// The limits and rules, as keys.
     pub(crate) fn keys(&self) -> Keys {
         let changes = self.changes.iter().map(|(key, (value, _))| (key.clone(), value.clone()));
         Keys::new(NO_DIR, self.configured.clone().into_iter().chain(changes))
     }
 
-    /// The rules with the mirror that is set.
+    /// The rules; those of the configuration if a note has damaged ones.
     pub(crate) fn rules(&self, configured: &PortRules) -> PortRules {
-        let changed = self.changes.get(MIRROR_KEY).map(|(value, _)| value.as_str());
-        let mirror = changed.and_then(|mirror| Mirrored::parse_list(mirror).ok());
-        let mirror = mirror.unwrap_or_else(|| configured.mirror.clone());
-        PortRules { mirror, ..configured.clone() }
+        self.keys().rules().unwrap_or_else(|_| configured.clone())
     }
 
-    /// Changes a setting.
-    ///
-    /// # Errors
-    /// The reason why the next process will not know it, as text.
-    pub(crate) fn set(
-        &mut self,
-        key: &str,
-        value: &str,
-        notes: &mut impl Notes,
-    ) -> Result<(), String> {
+    /// Changes a setting, which [`keep`](Settings::keep) then notes.
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
         let configured = self.configured.get(key).cloned();
         match configured.as_deref() == Some(value) {
             true => self.changes.remove(key),
             false => self.changes.insert(key.to_owned(), (value.to_owned(), configured)),
         };
-        self.keep(notes)
     }
 
     /// Notes the changes for the next process.
@@ -105,7 +92,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use ringway_xenbus::Rate;
+    use ringway_datapath::{Vid, VlanRules};
+    use ringway_xenbus::{MIRROR_KEY, Rate};
 
     use super::*;
     use crate::notes::tests::Kept;
@@ -126,9 +114,10 @@ mod tests {
             |limits: &VifLimits, notes: &mut Kept| Settings::read("vm1", limits, &rules, notes);
         let mut settings = read(&limits, notes);
         assert_eq!(VifLimits::read(&settings.keys()).0, limits);
-        settings.set(WEIGHT, "300", notes).expect("noted");
-        settings.set("rate", "0,0", notes).expect("noted");
-        settings.set(MIRROR_KEY, "vif1.0:tx ringway0", notes).expect("noted");
+        settings.set(WEIGHT, "300");
+        settings.set("rate", "0,0");
+        settings.set(MIRROR_KEY, "vif1.0:tx ringway0");
+        settings.keep(notes).expect("noted");
         let next = read(&limits, notes);
         let found = VifLimits::read(&next.keys()).0;
         assert_eq!((found.weight, found.rate), (Some(300), None));
@@ -138,14 +127,41 @@ mod tests {
         // A shorter text leaves nothing of a longer one.
         let mut next = read(&limits, notes);
         for (key, value) in [(WEIGHT, "2"), (MIRROR_KEY, "")] {
-            next.set(key, value, notes).expect("noted");
+            next.set(key, value);
         }
+        next.keep(notes).expect("noted");
         let last = read(&limits, notes);
         assert_eq!((weight(&last), last.rules(&rules).mirror.len()), (Some(2), 0));
         assert_eq!(weight(&read(&other, notes)), Some(3));
         last.forget(notes).expect("forgotten");
         last.forget(notes).expect("nothing is left");
         assert_eq!(VifLimits::read(&read(&limits, notes).keys()).0, limits);
+    }
+
+    #[test]
+    fn rules_that_are_set_stay_beside_those_of_the_description() {
+        let notes = &mut Kept::default();
+        let limits = VifLimits::default();
+        let vlan = |number| VlanRules { untagged: Vid::new(number), ..VlanRules::default() };
+        let described = PortRules { vlan: vlan(5), is_router: true, ..PortRules::default() };
+        let mut settings = Settings::read("vm1", &limits, &described, notes);
+        assert_eq!(settings.rules(&described), described);
+        for (key, value) in [("ringway-private", "1"), ("ringway-vlan", "7"), ("ip", "10.0.0.5")] {
+            settings.set(key, value);
+        }
+        settings.keep(notes).expect("noted");
+        let next = Settings::read("vm1", &limits, &described, notes);
+        let found = next.rules(&described);
+        assert_eq!((found.vlan, found.is_private, found.is_router), (vlan(7), true, true));
+        assert_eq!(found.allowed.len(), 1);
+        // Another description has the last word of what it changes.
+        let other = PortRules { vlan: vlan(6), ..described };
+        let found = next.described(&limits, &other).rules(&other);
+        assert_eq!((found.vlan, found.is_private), (vlan(6), true));
+        let text = r#"{"ringway-vlan": ["many", "5"]}"#;
+        notes.notes.insert(Note::Settings("vm1".to_owned()), text.into());
+        let damaged = Settings::read("vm1", &limits, &PortRules { vlan: vlan(5), ..other }, notes);
+        assert_eq!(damaged.rules(&PortRules::default()), PortRules::default());
     }
 
     #[test]

@@ -14,9 +14,9 @@ mod unattached;
 use std::io;
 use std::time::Instant;
 
-use ringway_datapath::{MacAddr, Mirrored, OffloadCaps, PortRules};
+use ringway_datapath::{MacAddr, OffloadCaps, PortRules};
 use ringway_wire::virtio::Features;
-use ringway_xenbus::{Limit, MIRROR_KEY, VifLimits};
+use ringway_xenbus::{Limit, VifLimits};
 
 use crate::changes::VifChanges;
 use crate::device::{Bridged, LowMtu, Purpose};
@@ -190,7 +190,7 @@ impl<W: World> VirtioVif<W> {
         }
     }
 
-    /// Sets a valid limit or mirror, by its key, for as long as it exists. It has no keys in
+    /// Sets a valid limit or rule, by its key, for as long as it exists. It has no keys in
     /// XenStore: a note has them for the next process.
     ///
     /// # Errors
@@ -201,16 +201,14 @@ impl<W: World> VirtioVif<W> {
         value: &str,
         hosting: &mut Hosting<'_, W>,
     ) -> Result<(), String> {
-        if key != MIRROR_KEY {
-            let noted = self.settings.set(key, value, hosting.notes);
-            self.state.set_limits(&self.settings.keys(), hosting);
-            return noted;
-        }
-        let mirror = Mirrored::parse_list(value)?;
-        let rules = PortRules { mirror, ..self.state.rules.wanted.clone() };
-        let set = self.state.update_rules(rules, None, hosting);
-        let set = set.and_then(|()| self.settings.set(MIRROR_KEY, value, hosting.notes));
-        set.map_err(|reason| format!("{}: {reason}", self.state.name))
+        let mut settings = self.settings.clone();
+        settings.set(key, value);
+        let rules = settings.rules(&self.wanted.rules);
+        let named = |reason: String| format!("{}: {reason}", self.wanted.name);
+        self.state.update_rules(rules, None, hosting).map_err(named)?;
+        self.state.set_limits(&settings.keys(), hosting);
+        self.settings = settings;
+        self.settings.keep(hosting.notes)
     }
 
     /// What is wanted of it.

@@ -11,7 +11,7 @@ use crate::keys::{
     FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY, FEATURE_RX_NOTIFY,
     FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS, Keys, MAC,
     MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, ONLINE, QUEUE_KEYS,
-    QUEUES_ACCEPTED, RECONNECT, REQUEST_RX_COPY, RULES, SCRIPT, STATE, VIFNAME, queue_dir,
+    QUEUES_ACCEPTED, RECONNECT, REQUEST_RX_COPY, RULE_KEYS, SCRIPT, STATE, VIFNAME, queue_dir,
 };
 use crate::limits::LIMITS;
 
@@ -88,7 +88,7 @@ impl KeySet {
             ],
         };
         let limits = LIMITS.iter().map(|limit| limit.key);
-        let of_vif = (self == KeySet::BackendDevice).then(|| limits.chain(RULES));
+        let of_vif = (self == KeySet::BackendDevice).then(|| limits.chain(RULE_KEYS));
         own.iter().copied().chain(of_vif.into_iter().flatten())
     }
 

@@ -85,7 +85,7 @@ pub(crate) const CTRL_RING_REF: &str = "ctrl-ring-ref";
 pub(crate) const EVENT_CHANNEL_CTRL: &str = "event-channel-ctrl";
 
 /// The keys with the rules for what a vif's guest may send ([`Keys::rules`]).
-pub(crate) const RULES: [&str; 16] = [
+pub(crate) const RULE_KEYS: [&str; 16] = [
     IP,
     LOCKING_MODE,
     IPV4_ALLOWED,
@@ -377,7 +377,8 @@ impl Keys {
             let number = text.trim().parse().ok().and_then(Vid::new);
             number.ok_or_else(|| self.unreadable(key, text, expected))
         };
-        let untagged = self.text(VLAN).map(|text| parse(VLAN, text)).transpose()?;
+        let untagged = self.text(VLAN).filter(|text| !text.is_empty());
+        let untagged = untagged.map(|text| parse(VLAN, text)).transpose()?;
         let list = self.text(TRUNK).unwrap_or_default();
         let items = list.split(',').filter(|item| !item.is_empty());
         let tagged = items.take(VlanRules::TAGGED_MAX + 1).map(|item| parse(TRUNK, item));
@@ -385,11 +386,12 @@ impl Keys {
         if tagged.len() > VlanRules::TAGGED_MAX {
             return Err(self.unreadable(TRUNK, list, expected));
         }
-        let own = VlanRules { untagged, tagged };
+        // Also an empty key of ours replaces it: a user wants no VLAN.
+        let has_own = self.has(VLAN) || self.has(TRUNK);
         match self.text(LINE_VLAN) {
-            Some(line) if own.is_none() && self.script().is_none() => line_vlans::parse(line)
+            Some(line) if !has_own && self.script().is_none() => line_vlans::parse(line)
                 .ok_or_else(|| self.unreadable(LINE_VLAN, line, line_vlans::EXPECTED)),
-            _ => Ok(own),
+            _ => Ok(VlanRules { untagged, tagged }),
         }
     }
 

@@ -68,6 +68,7 @@ pub mod keys;
 pub mod limits;
 mod line_vlans;
 mod rate;
+pub mod rules;
 mod state;
 mod vif;
 
@@ -82,5 +83,6 @@ pub use keys::{
 };
 pub use limits::{FloodWish, LIMITS, Limit, VifLimits};
 pub use rate::{NotARate, Rate};
+pub use rules::{RULES, Rule};
 pub use state::XenbusState;
 pub use vif::{Device, Vif};

@@ -8,14 +8,14 @@ use alloc::{format, vec};
 use ringway_wire::DomId;
 
 use crate::keys::{
-    ADDRESSES_MAX, ALLOWED_MACS, BACKEND, BACKEND_ID, BRIDGE, BadKeys, CARRIER, ERROR, FRONTEND,
-    FRONTEND_ID, HANDLE, HOTPLUG_STATUS, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER, IS_PRIVATE,
-    IS_ROUTER, KeyChange, Keys, LINK_LOCAL_TO, LOCKING_MODE, MAC, MAX_QUEUES_WANTED, MIRROR, MTU,
-    MULTICAST_ROUTER, ONLINE, RATE, RULES, SHARED_MACS, STATE, TENANT, TRUNK, TYPE, VLAN,
+    BACKEND, BACKEND_ID, BRIDGE, BadKeys, CARRIER, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
+    HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, RULE_KEYS, STATE,
+    TENANT, TYPE,
 };
 use crate::limits::LIMITS;
+use crate::rules;
 use crate::state::XenbusState;
-use ringway_datapath::{IpNetwork, MacAddr, MulticastRouter, PortRules};
+use ringway_datapath::{MacAddr, PortRules};
 
 /// One virtual interface: `handle` counts from 0 in each guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -169,7 +169,8 @@ impl Vif {
 const CHANGEABLE: [&str; 4] = [ONLINE, HOTPLUG_STATUS, MAC, MTU];
 
 fn is_changeable(key: &str) -> bool {
-    CHANGEABLE.contains(&key) || RULES.contains(&key) || LIMITS.iter().any(|limit| limit.key == key)
+    let is_limit = || LIMITS.iter().any(|limit| limit.key == key);
+    CHANGEABLE.contains(&key) || RULE_KEYS.contains(&key) || is_limit()
 }
 
 /// What a toolstack knows about a vif that it creates.
@@ -209,7 +210,8 @@ impl Device {
         ];
         changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));
-        changes.extend(rule_changes(&self.rules));
+        let rules = rules::keys_of(&self.rules).into_iter();
+        changes.extend(rules.map(|(key, value)| KeyChange::set(key, value)));
         changes.extend(self.common());
         changes
     }
@@ -237,40 +239,6 @@ impl Device {
             KeyChange::set(STATE, XenbusState::Initialising.value()),
         ]
     }
-}
-
-/// The rules of a vif as keys.
-fn rule_changes(rules: &PortRules) -> Vec<KeyChange> {
-    let mut changes = Vec::new();
-    changes.extend(rules.locking.map(|mode| KeyChange::set(LOCKING_MODE, mode.to_string())));
-    let (v4, v6): (Vec<IpNetwork>, Vec<IpNetwork>) =
-        rules.allowed.iter().copied().partition(|network| network.address().is_ipv4());
-    for (key, networks) in [(IPV4_ALLOWED, v4), (IPV6_ALLOWED, v6)] {
-        let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
-        changes.extend((!texts.is_empty()).then(|| KeyChange::set(key, texts.join(","))));
-    }
-    changes.extend(rules.addresses_max.map(|max| KeyChange::number(ADDRESSES_MAX, max)));
-    for (key, macs) in [(ALLOWED_MACS, &rules.allowed_macs), (SHARED_MACS, &rules.shared_macs)] {
-        let texts: Vec<String> = macs.iter().map(ToString::to_string).collect();
-        changes.extend((!texts.is_empty()).then(|| KeyChange::set(key, texts.join(","))));
-    }
-    let vid = rules.vlan.untagged.map(|vid| KeyChange::number(VLAN, vid.get()));
-    changes.extend(vid);
-    let trunk: Vec<String> = rules.vlan.tagged.iter().map(|vid| vid.get().to_string()).collect();
-    changes.extend((!trunk.is_empty()).then(|| KeyChange::set(TRUNK, trunk.join(","))));
-    let routing = Some(rules.multicast_router).filter(|it| *it != MulticastRouter::default());
-    changes.extend(routing.map(|it| KeyChange::set(MULTICAST_ROUTER, it.to_string())));
-    let mirror: Vec<String> = rules.mirror.iter().map(ToString::to_string).collect();
-    changes.extend((!mirror.is_empty()).then(|| KeyChange::set(MIRROR, mirror.join(","))));
-    changes.extend(rules.link_local_to.iter().map(|to| KeyChange::set(LINK_LOCAL_TO, to.as_str())));
-    for (key, is_set) in [
-        (IS_ROUTER, rules.is_router),
-        (IS_DHCP_SERVER, rules.is_dhcp_server),
-        (IS_PRIVATE, rules.is_private),
-    ] {
-        changes.extend(is_set.then(|| KeyChange::flag(key, true)));
-    }
-    changes
 }
 
 #[cfg(test)]

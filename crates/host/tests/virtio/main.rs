@@ -4,6 +4,7 @@
 
 mod described;
 mod reload;
+mod rules;
 mod tenants;
 mod world;
 

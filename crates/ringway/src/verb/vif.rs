@@ -4,18 +4,18 @@ use std::iter;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use ringway_control::{
     BackendRequest, FloodStatus, HashStatus, LimitsStatus, OpenerRequest, RateStatus, Reconnect,
-    VifStatus, VirtioStatus,
+    VifStatus, VirtioStatus, listed,
 };
 use ringway_terminal::options::number;
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::stop::Stop;
 use ringway_terminal::table;
-use ringway_xenbus::{LIMITS, Limit, Rate};
+use ringway_xenbus::{LIMITS, Limit, RULES, Rate, Rule};
 
 use crate::cells;
 use crate::rates::{self, Reading};
@@ -49,24 +49,27 @@ enum Verb {
     Add(Add),
     /// Remove a vif that `add` made
     Remove(Remove),
-    /// Change a vif's limits
+    /// Change a vif's limits and rules
     ///
     /// max-queues applies when the guest connects the next time; a connected guest keeps its
     /// queues. With --reconnect a guest that runs ringway's frontend reconnects at once, and TCP
     /// connections survive. Linux's driver would not reconnect, so --reconnect is refused for it.
     ///
-    /// All other limits apply at once and last as long as the vif. rate and rate-rx limit what the
-    /// guest transmits and receives: 100Mb/s, 1MB/s@20ms, or none. weight, from 1 to 1000, is its
-    /// share while other vifs have work, too. flood-rate and flood-mbit limit the frames and
-    /// megabits per second that it floods; the broadcast, multicast and unknown limits are for one
-    /// kind of these. 0 is no limit.
+    /// All others apply at once and last as long as the vif, also when the backend restarts. rate
+    /// and rate-rx limit what the guest transmits and receives: 100Mb/s, 1MB/s@20ms, or none.
+    /// weight, from 1 to 1000, is its share while other vifs have work, too. flood-rate and
+    /// flood-mbit limit the frames and megabits per second that it floods; the broadcast, multicast
+    /// and unknown limits are for one kind of these. 0 is no limit.
     ///
-    /// mirror makes the vif the output of a mirror: it receives copies of what the given ports
-    /// transmit (tx), receive (rx) or both, and nothing else, and what it transmits is dropped.
+    /// Rules, from locking-mode on, are those of a description. VLANs, private and the three after
+    /// it are for vifs on the switch. mirror makes the vif the output of a mirror: it receives
+    /// copies of what the given ports transmit (tx), receive (rx) or both, and nothing else, and
+    /// what it transmits is dropped.
     #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
                             ringway vif set vif1.0 max-queues 4 --reconnect\n  \
                             ringway vif set vif1.0 rate 100Mb/s\n  \
-                            ringway vif set vif1.0 weight 4")]
+                            ringway vif set vif1.0 weight 4\n  \
+                            ringway vif set vm1 allowed-ips 10.77.0.5,fd77::5")]
     Set(Set),
     /// Take a vif out of quarantine
     ///
@@ -231,19 +234,14 @@ impl Add {
 
 /// The setting that applies when the guest connects the next time.
 const MAX_QUEUES: &str = "max-queues";
-const MIRROR: &str = "mirror";
 
-/// The settings of a vif: its limits, and two more.
+/// The settings of a vif: its limits, its rules, and one more.
 fn settings() -> PossibleValuesParser {
     let setting = |name, help| PossibleValue::new(name).help(help);
     let max_queues = setting(MAX_QUEUES, "Queues that the guest may ask for: 1 to 64");
     let limits = LIMITS.iter().map(|limit| setting(limit.name(), limit.help));
-    let mirror = setting(
-        MIRROR,
-        "The ports whose frames it gets copies of, and nothing else: vif1.0, vif1.0:tx, \
-         vif1.0:rx, all, or none",
-    );
-    iter::once(max_queues).chain(limits).chain([mirror]).collect::<Vec<_>>().into()
+    let rules = RULES.iter().map(|rule| setting(rule.name, rule.help));
+    iter::once(max_queues).chain(limits).chain(rules).collect::<Vec<_>>().into()
 }
 
 impl Set {
@@ -251,7 +249,7 @@ impl Set {
         let vif = self.vif.clone();
         let (setting, value) = (self.setting.as_str(), self.value.as_str());
         if self.reconnect && setting != MAX_QUEUES {
-            bail!("--reconnect is only for max-queues: all other limits apply at once");
+            bail!("--reconnect is only for max-queues: all others apply at once");
         }
         let value = match setting {
             MAX_QUEUES => {
@@ -261,10 +259,10 @@ impl Set {
                 let reconnect = if self.reconnect { Reconnect::Now } else { Reconnect::Later };
                 return Ok(BackendRequest::SetMaxQueues { vif, max_queues, reconnect });
             }
-            MIRROR if value == "none" => String::new(),
-            limit => match Limit::named(limit) {
-                Some(limit) => limit.key_value(value)?,
-                None => value.to_owned(),
+            setting => match (Limit::named(setting), Rule::named(setting)) {
+                (Some(limit), _) => limit.key_value(value)?,
+                (None, Some(rule)) => rule.key_value(value).map_err(Error::msg)?,
+                (None, None) => value.to_owned(),
             },
         };
         Ok(BackendRequest::SetLimit { vif, limit: setting.to_owned(), value })
@@ -309,10 +307,10 @@ fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
     let status = target.backend()?;
     let mut vifs: Vec<VifStatus> = status.ports().cloned().collect();
     if let Some(name) = name {
-        let known: Vec<String> = vifs.iter().map(|vif| vif.name.clone()).collect();
+        let known = listed(vifs.iter().map(|vif| &vif.name));
         vifs.retain(|vif| vif.name == name);
         if vifs.is_empty() {
-            bail!("there is no vif {name:?}; there is {}", table::shown(&known.join(", ")));
+            bail!("there is no vif {name:?}; there is {}", table::shown(&known));
         }
     }
     Ok(vifs)

@@ -1,0 +1,83 @@
+//! Rules that a user sets of a virtio vif while it is served.
+
+use std::collections::BTreeSet;
+
+use ringway_calls::BackendRequest;
+use ringway_datapath::{PortRules, Vid, VlanRules};
+use ringway_host::{Phase, Scope, VirtioWanted};
+
+use crate::world::{Act, Machine, wanted};
+use crate::{bridged, machine};
+
+fn set(machine: &mut Machine, limit: &str, value: &str) -> Result<(), String> {
+    let (vif, limit, value) = ("vm1".to_owned(), limit.to_owned(), value.to_owned());
+    machine.call(&BackendRequest::SetLimit { vif, limit, value }).map(drop)
+}
+
+fn described() -> VirtioWanted {
+    let vlan = VlanRules { untagged: Vid::new(5), tagged: Vec::new() };
+    let rules = PortRules { vlan, is_router: true, ..PortRules::default() };
+    VirtioWanted { rules, ..wanted("vm1", None) }
+}
+
+#[test]
+fn rules_that_are_set_apply_at_once_and_are_known_to_the_next_process() {
+    let mut machine = machine();
+    machine.add(described(), Phase::Start).expect("it can be");
+    machine.front_end(&[Act::Connect(7), Act::Start(0, true), Act::Apply]);
+    let port = |machine: &Machine| machine.vif().state.connection.as_ref().map(|it| it.port);
+    let before = port(&machine);
+    for (rule, value) in [
+        ("vlan", "7"),
+        ("private", "1"),
+        ("locking-mode", "locked"),
+        ("allowed-ips", "10.0.0.5,fd77::5"),
+        ("allowed-macs", "52:54:00:00:00:02"),
+    ] {
+        set(&mut machine, rule, value).expect("it is a rule");
+    }
+    let shown = |machine: &mut Machine| {
+        let status = machine.status();
+        (status.vlan, status.is_private, status.locking_mode, status.allowed_ips)
+    };
+    let ips = vec!["10.0.0.5".to_owned(), "fd77::5".to_owned()];
+    let expected = (Some(7), true, "locked".to_owned(), ips);
+    assert_eq!(shown(&mut machine), expected);
+    assert!(machine.vif().state.rules.wanted.is_router, "the description's other rules stay");
+    assert!(before.is_some() && port(&machine) == before, "its guest stays connected");
+    let mut next = Machine::start(machine.kernel.clone(), machine.notes.clone());
+    next.add(described(), Phase::Start).expect("it can be");
+    assert_eq!(shown(&mut next), expected);
+    set(&mut next, "vlan", "").expect("none");
+    assert_eq!(next.status().vlan, None);
+}
+
+#[test]
+fn a_rule_that_cannot_be_is_refused_and_changes_nothing() {
+    let mut machine = bridged();
+    let refused = set(&mut machine, "private", "1").expect_err("a bridge decides that");
+    assert_eq!(refused, "vm1 is on the bridge br0: expected a vif on the switch");
+    set(&mut machine, "private", "0").expect("it is so");
+    set(&mut machine, "locking-mode", "disabled").expect("on a bridge, too");
+    let refused = set(&mut machine, "locking-mode", "open").expect_err("no mode");
+    assert_eq!(refused, "locking-mode: expected unlocked, locked or disabled, not \"open\"");
+    let refused = set(&mut machine, "vlan", "4095").expect_err("no VLAN");
+    assert!(refused.starts_with("vlan: expected at most 64 numbers of VLANs"), "{refused}");
+    let refused = set(&mut machine, "colour", "1").expect_err("no rule");
+    assert!(
+        refused.contains("weight, ") && refused.ends_with("link-local-to, mirror"),
+        "{refused}"
+    );
+    assert_eq!(machine.status().locking_mode, "disabled");
+}
+
+#[test]
+fn rules_of_a_tenants_vif_are_those_of_its_trunk() {
+    let mut machine = machine();
+    machine.add(wanted("vm1", None), Phase::Start).expect("it can be");
+    machine.host.scope = Scope::Only(BTreeSet::new());
+    let refused = set(&mut machine, "vlan", "7").expect_err("the switch process has others");
+    assert!(refused.contains("is served by the process of its tenant"), "{refused}");
+    set(&mut machine, "rate", "1000,50000").expect("a limit is no rule");
+    assert_eq!(machine.status().vlan, None);
+}
