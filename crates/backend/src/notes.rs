@@ -31,6 +31,7 @@ impl NoteFiles {
             Note::Settings(name) => self.dir.vhost_limits(name),
             Note::Hashing(name) => self.dir.hashing(name),
             Note::Devices => self.dir.devices(),
+            Note::Traffic => self.dir.traffic(),
         }
     }
 }

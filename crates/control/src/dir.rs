@@ -152,6 +152,11 @@ impl RunDir {
         self.0.join("devices.json")
     }
 
+    /// The Xen vifs of a process that had traffic recently, which its successor takes over first.
+    pub fn traffic(&self) -> PathBuf {
+        self.0.join("traffic")
+    }
+
     /// The key by which a host without one in its description chooses a queue of a flow: for the
     /// next host, as its guests may be those of this one, and must not see that it was restarted.
     pub fn flow_key(&self) -> PathBuf {

@@ -14,6 +14,7 @@ use ringway_xenstore::{Client, Lost, Transport, Watched, unless_refused};
 use crate::comparison::Followed;
 use crate::device::{HostLinks, Keeper, Link, Purpose};
 use crate::mirrors::update_mirrors;
+use crate::order::{self, Traffic};
 use crate::pairs::update_pairs;
 use crate::quarantine::Charged;
 use crate::round_robin::{RoundRobin, VifEvents};
@@ -63,6 +64,9 @@ pub struct Host<W: World> {
     /// Any vif of these guests may have been. A host with many guests is not read again whole for
     /// each that is created.
     guests_to_scan: BTreeSet<DomId>,
+    /// Whether it has not searched for vifs yet.
+    is_new: bool,
+    traffic: Traffic,
 }
 
 impl<W: World> Host<W> {
@@ -76,6 +80,8 @@ impl<W: World> Host<W> {
             turns: RoundRobin::default(),
             must_scan: true,
             guests_to_scan: BTreeSet::new(),
+            is_new: true,
+            traffic: Traffic::default(),
         }
     }
 
@@ -329,6 +335,8 @@ impl<W: World> Host<W> {
             state.log_refusals(hosting.shared, now);
         }
         self.virtio.iter_mut().for_each(VirtioVif::housekeep);
+        let frames = self.vifs.iter().map(|(vif, xen)| (*vif, xen.state.frames()));
+        self.traffic.follow(frames, now, parts.notes);
     }
 
     /// Updates the switch's mirrors and pairs to the present ports. The uplink is given with its
@@ -365,8 +373,15 @@ impl<W: World> Host<W> {
         }
     }
 
-    /// Notes every guest that exists or was known, or the vifs that this process is to serve.
+    /// Notes every guest that exists or was known, or the vifs that this process is to serve. At
+    /// the start, those that had traffic recently have the first turns.
     fn scan(&mut self, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
+        if std::mem::take(&mut self.is_new) {
+            let backend = parts.hypervisor.domid();
+            let mut busy = order::read(parts.notes);
+            busy.retain(|vif| vif.backend == backend && self.scope.has(*vif));
+            busy.into_iter().for_each(|vif| self.note_device(vif));
+        }
         match &self.scope {
             Scope::Only(ours) => {
                 let vifs: BTreeSet<Vif> = self.vifs.keys().chain(ours).copied().collect();
@@ -466,10 +481,7 @@ impl<W: World> Host<W> {
         parts: &mut Parts<'_, W>,
     ) -> Result<(), Lost> {
         let read = read_keys(parts.store, &vif.backend_dir(), KeySet::BackendDevice);
-        let is_ours = match &self.scope {
-            Scope::Domain => true,
-            Scope::Only(vifs) => vifs.contains(&vif),
-        };
+        let is_ours = self.scope.has(vif);
         // Treat a directory that we may not read, or another process's vif, as absent.
         let keys = unless_refused(read, None)?.filter(|_| is_ours);
         if let Some(xen) = self.vifs.get_mut(&vif) {

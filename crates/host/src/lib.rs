@@ -26,6 +26,7 @@ mod mirrors;
 mod negotiated;
 mod notes;
 mod occupants;
+mod order;
 mod pairs;
 mod policy;
 mod quarantine;

@@ -15,6 +15,8 @@ pub enum Note {
     Hashing(String),
     /// What was applied to network devices.
     Devices,
+    /// The Xen vifs that had traffic recently.
+    Traffic,
 }
 
 /// Writes a note, as [`Notes::write`] does, from any thread and at once: for what has to be noted

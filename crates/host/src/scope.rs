@@ -18,6 +18,16 @@ pub enum Scope {
     Only(BTreeSet<Vif>),
 }
 
+impl Scope {
+    /// Whether a vif of this domain is in it.
+    pub(crate) fn has(&self, vif: Vif) -> bool {
+        match self {
+            Scope::Domain => true,
+            Scope::Only(vifs) => vifs.contains(&vif),
+        }
+    }
+}
+
 /// Watches for vifs of Xen in a scope.
 ///
 /// # Errors

@@ -76,6 +76,13 @@ impl<W: World> VifState<W> {
         self.connection.as_ref().is_some_and(|it| it.ports().any(|own| own == port))
     }
 
+    /// Frames that its guest has transmitted and received over its present connection.
+    pub(crate) fn frames(&self) -> u64 {
+        let queues = self.connection.iter().flat_map(|it| &it.queues);
+        let frames = queues.map(|queue| queue.totals()).map(|it| it.tx_packets + it.rx_packets);
+        frames.sum()
+    }
+
     /// Whether an action of the guest may be logged, and how many lines were left out before.
     pub fn may_log(&mut self, now: Instant) -> Option<LeftOut> {
         self.log.line(now)

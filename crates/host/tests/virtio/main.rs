@@ -5,6 +5,7 @@
 mod described;
 mod reload;
 mod rules;
+mod take_over;
 mod tenants;
 mod world;
 

@@ -342,10 +342,18 @@ fn of_processes(dir: &RunDir) -> Vec<RunDir> {
     of_process.map(|entry| RunDir::new(entry.path())).collect()
 }
 
+/// Removes what processes have noted of the traffic of Xen's vifs.
+pub(super) fn forget_traffic(dir: &RunDir) {
+    for of_process in of_processes(dir) {
+        let _ = fs::remove_file(of_process.traffic());
+    }
+}
+
 /// Removes what outlives a host while network devices do: the notes of all processes about them,
 /// and the key of flows. Directories that are empty then are removed, too.
 pub(super) fn remove_device_notes(dir: &RunDir) {
     let _ = fs::remove_file(dir.flow_key());
+    forget_traffic(dir);
     // Those of the supervisor of tenants.
     let _ = fs::remove_file(dir.devices());
     for of_process in of_processes(dir) {

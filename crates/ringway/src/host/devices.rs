@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use ringway_backend::{HostKernel, Purpose, delete_devices, uplink_obstacle};
 use ringway_control::RunDir;
 
-use super::claim::remove_device_notes;
+use super::claim::{forget_traffic, remove_device_notes};
 use crate::description::Host;
 
 /// How the devices of a host are marked: by its run directory. A host with another one may serve
@@ -44,16 +44,17 @@ pub(crate) enum Ending {
     All,
 }
 
-/// The devices of an emulated host. Dropping it deletes those that end with the host.
+/// The devices of an emulated host, and what is noted of vifs whose domains are its own. Dropping
+/// it deletes those that end with the host.
 pub(crate) struct HostDevices {
-    owner: String,
+    dir: RunDir,
     ending: Ending,
 }
 
 impl HostDevices {
     /// Deletes what a killed host left.
     pub(crate) fn take(dir: &Path, ending: Ending) -> HostDevices {
-        let devices = HostDevices { owner: owner(dir), ending };
+        let devices = HostDevices { dir: RunDir::new(dir), ending };
         devices.delete(Ending::OfGuests);
         devices
     }
@@ -63,10 +64,12 @@ impl HostDevices {
             |purpose: &Purpose| ending == Ending::OfGuests && !matches!(purpose, Purpose::Xen(_));
         match HostKernel::open() {
             Ok(mut net) => {
-                delete_devices(&mut net, &self.owner, |purpose, _| is_kept(purpose));
+                delete_devices(&mut net, &owner(self.dir.path()), |purpose, _| is_kept(purpose));
             }
             Err(error) => tracing::warn!("cannot remove network devices: {error}"),
         }
+        // The vifs of Xen are gone with their guests.
+        forget_traffic(&self.dir);
     }
 }
 
