@@ -11,7 +11,7 @@ use crate::notes::{Note, Notes};
 /// How often the traffic is compared with the note.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Vifs in a note: the order of more hardly matters.
-const VIFS_MAX: usize = 256;
+const VIFS_MAX: usize = 256; // not a limit: our own note
 /// Bytes of a note: more than so many paths have.
 const LEN_MAX: u64 = 16 << 10; // not a limit: our own note
 

@@ -24,8 +24,8 @@ const READS_MAX: usize = 64;
 
 /// Requests and bytes that are sent before their replies are read: so few that they fit the buffers
 /// of any descriptor, since a store need not read while its replies wait.
-const TOGETHER_MAX: usize = 64;
-const TOGETHER_LEN_MAX: usize = 16 << 10;
+const TOGETHER_MAX: usize = 64; // not a limit: of our own requests
+const TOGETHER_LEN_MAX: usize = 16 << 10; // not a limit: likewise
 
 /// How a descriptor takes several requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
