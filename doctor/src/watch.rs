@@ -13,7 +13,7 @@ use crate::finding::Severity;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::ethtool::queue_counter;
 use crate::parse::nic::NicCounters;
-use crate::parse::ringway::Vifs;
+use crate::parse::ringway::{CONNECTED, Vif, Vifs};
 use crate::parse::softnet::Softnet;
 use crate::report::Report;
 use ringway_evidence::facts;
@@ -45,6 +45,7 @@ facts! {
 /// All metrics of one examination.
 pub fn metrics(host: &Host, report: &Report, cost: Cost) -> String {
     let mut page = Page::default();
+    page.add(INFO, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     page.findings(report);
     if let Ok(shown) = host.fact::<Shown>() {
         page.shown(&shown);
@@ -70,6 +71,7 @@ const fn counter(name: &'static str, help: &'static str) -> Family {
     Family { name, kind: "counter", help }
 }
 
+const INFO: Family = gauge("ringway_doctor_info", "Always 1: the version of the doctor.");
 const WORST: Family = gauge(
     "ringway_doctor_check_severity",
     "The highest severity that a check found: 0 ok, 1 unknown, 2 note, 3 warning, 4 problem.",
@@ -86,6 +88,21 @@ const IMBALANCE: Family = gauge(
 const VIF: Family = gauge(
     "ringway_doctor_vif_info",
     "Always 1: a vif of ringway, and whether its guest uses Xen's protocol or virtio.",
+);
+const VIF_CONNECTED: Family = gauge(
+    "ringway_doctor_vif_connected",
+    "1 if the guest of a vif of ringway is connected, else 0.",
+);
+const VIF_BYTES: Family = counter(
+    "ringway_doctor_vif_bytes_total",
+    "Bytes of a queue of a vif of ringway: tx is what its guest transmits, as in `ringway vif \
+     stats`. resets() counts how often guest or backend connected again.",
+);
+const VIF_PACKETS: Family =
+    counter("ringway_doctor_vif_packets_total", "Packets of such a queue, likewise.");
+const VIF_DROPS: Family = counter(
+    "ringway_doctor_vif_drops_total",
+    "Frames that ringway dropped at a vif, by its reasons.",
 );
 const REFUSED: Family = gauge(
     "ringway_doctor_description_refused",
@@ -130,7 +147,7 @@ impl Page {
     fn shown(&mut self, shown: &Shown) {
         self.queues(shown);
         if let Some(span) = shown.vifs.ok() {
-            self.ringway_queues(span);
+            self.ringway_vifs(span);
         }
         if let Some(span) = shown.moved.ok() {
             self.nics(&span.after);
@@ -175,10 +192,10 @@ impl Page {
         }
     }
 
-    /// The counters of each queue of ringway's vifs, seen from the host like a driver's: the host
-    /// receives what the guest transmits. Their kind is a series of its own, so that queries of
-    /// the counters of all interfaces need not change.
-    fn ringway_queues(&mut self, span: &Span<Vifs>) {
+    /// Ringway's vifs, and the counters of each of their queues by the direction of the guest, as
+    /// all of ringway has them. Their families are their own: an interface on a bridge may have the
+    /// name of its vif, and the opposite directions.
+    fn ringway_vifs(&mut self, span: &Span<Vifs>) {
         if !span.after.all.is_empty() {
             let is_refused = span.after.all.iter().any(|vif| vif.notice.is_some());
             self.add(REFUSED, &[], f64::from(u8::from(is_refused)));
@@ -187,23 +204,39 @@ impl Page {
             // The uplink has no kind, and neither have vifs in records of older versions.
             if !vif.kind.is_empty() {
                 self.add(VIF, &[("interface", &vif.name), ("kind", &vif.kind)], 1.0);
+                let is_connected = f64::from(u8::from(vif.state == CONNECTED));
+                self.add(VIF_CONNECTED, &[("interface", &vif.name)], is_connected);
             }
+            self.drops(vif);
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for queue in &vif.queues {
                 let before = span.before.queue(&vif.name, queue.index);
                 for (direction, bytes, packets, known) in [
-                    ("receive", queue.tx_bytes, queue.tx_packets, before.map(|old| old.tx_bytes)),
-                    ("transmit", queue.rx_bytes, queue.rx_packets, before.map(|old| old.rx_bytes)),
+                    ("tx", queue.tx_bytes, queue.tx_packets, before.map(|old| old.tx_bytes)),
+                    ("rx", queue.rx_bytes, queue.rx_packets, before.map(|old| old.rx_bytes)),
                 ] {
                     let names = [vif.name.as_str(), &queue.index.to_string(), direction];
-                    self.queue(QUEUE_BYTES, names, bytes);
-                    self.queue(QUEUE_PACKETS, names, packets);
+                    self.queue(VIF_BYTES, names, bytes);
+                    self.queue(VIF_PACKETS, names, packets);
                     if let Some(before) = span.past(known.as_ref()) {
                         passed.entry(direction).or_default().push(bytes.saturating_sub(before));
                     }
                 }
             }
             self.imbalance(&vif.name, &passed, span.seconds);
+        }
+    }
+
+    /// What was dropped at a vif. A series that began with its first drop would have no rate then,
+    /// so the most frequent reason has one from the start.
+    fn drops(&mut self, vif: &Vif) {
+        let mut dropped = BTreeMap::from([("queue_full", 0_u64)]);
+        for (reason, count) in vif.queues.iter().flat_map(|queue| &queue.dropped) {
+            let sum = dropped.entry(reason.as_str()).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        for (reason, count) in dropped {
+            self.add(VIF_DROPS, &[("interface", &vif.name), ("reason", reason)], float(count));
         }
     }
 
@@ -290,14 +323,19 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for rules and dashboards.
-pub fn names() -> [&'static str; 15] {
+pub fn names() -> [&'static str; 20] {
     [
+        INFO,
         WORST,
         FINDINGS,
         QUEUE_BYTES,
         QUEUE_PACKETS,
         IMBALANCE,
         VIF,
+        VIF_CONNECTED,
+        VIF_BYTES,
+        VIF_PACKETS,
+        VIF_DROPS,
         REFUSED,
         NIC_BYTES,
         NIC_DROPS,
@@ -360,13 +398,21 @@ mod tests {
                 "NIC statistics:\n     tx_queue_0_bytes: {bytes}\n     tx_queue_1_bytes: 100\n"
             );
             put(&command_path(&["ethtool", "-S", "eth\"0"]), statistics);
-            let vif = |name: &str, kind: &str| {
+            let vif = |name: &str, kind: &str, state: &str| {
+                let queue = format!(
+                    "{{\"index\":0,\"tx_packets\":7,\"tx_bytes\":{bytes},\"rx_packets\":5,\
+                     \"rx_bytes\":6,\"dropped\":{{\"rate_limit\":3}}}}"
+                );
                 format!(
-                    "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\"queues\":[],\
-                     \"notice\":\"wrong\"}}"
+                    "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\
+                     \"state\":\"{state}\",\"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
                 )
             };
-            let vifs = [vif("uplink", ""), vif("vif1.0", "xen"), vif("vm1", "virtio")];
+            let vifs = [
+                vif("uplink", "", "Connected"),
+                vif("vif1.0", "xen", "Connected"),
+                vif("vm1", "virtio", "Waiting"),
+            ];
             put(
                 &command_path(&["ringway", "vif", "list", "--json"]),
                 format!("[{}]\n", vifs.join(",")),
@@ -385,11 +431,21 @@ mod tests {
             "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
             "ringway_doctor_vif_info{interface=\"vif1.0\",kind=\"xen\"} 1",
             "ringway_doctor_vif_info{interface=\"vm1\",kind=\"virtio\"} 1",
+            "ringway_doctor_vif_connected{interface=\"vif1.0\"} 1",
+            "ringway_doctor_vif_connected{interface=\"vm1\"} 0",
+            "ringway_doctor_vif_bytes_total{interface=\"vif1.0\",queue=\"0\",direction=\"tx\"} \
+             30000000",
+            "ringway_doctor_vif_packets_total{interface=\"vm1\",queue=\"0\",direction=\"rx\"} 5",
+            "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"queue_full\"} 0",
+            "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"rate_limit\"} 6",
             "ringway_doctor_description_refused 1",
         ] {
             assert!(text.contains(line), "no {line} in\n{text}");
         }
-        assert!(!text.contains("interface=\"uplink\""), "it is no vif:\n{text}");
+        assert!(!text.contains("connected{interface=\"uplink\""), "it is no vif:\n{text}");
+        assert!(
+            text.contains(concat!("ringway_doctor_info{version=\"", env!("CARGO_PKG_VERSION")))
+        );
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().expect("a name");
             assert!(names().contains(&name), "{line}");

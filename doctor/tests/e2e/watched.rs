@@ -109,6 +109,10 @@ fn a_page_and_a_file_are_for_this_host() {
     }
 }
 
+/// The metrics of queues as drivers count them.
+const OF_DRIVERS: [&str; 2] =
+    ["ringway_doctor_queue_bytes_total", "ringway_doctor_queue_packets_total"];
+
 /// The metric names in a text.
 fn used(text: &str) -> BTreeSet<&str> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -148,20 +152,22 @@ fn every_metric_of_the_rules_and_the_dashboard_is_served() {
     echo.expect_progress(&host, "both kinds of guests");
     let watch = Watch::start(&pair, Some(host.dir()));
     let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED);
+    // The driver of these interfaces counts no queues; the unit tests have one that does.
+    let served = &known - &BTreeSet::from(OF_DRIVERS);
     let mut page = String::new();
     until("every metric is served", || {
         page = watch.page();
-        known.is_subset(&used(&page))
+        served.is_subset(&used(&page))
     });
     transfer.stop();
-    for (vif, direction) in
-        [("vif1.0", "receive"), ("vif1.0", "transmit"), ("vm1", "receive"), ("vm1", "transmit")]
-    {
+    for (vif, direction) in [("vif1.0", "tx"), ("vif1.0", "rx"), ("vm1", "tx"), ("vm1", "rx")] {
         let labels = format!("{{interface=\"{vif}\",queue=\"1\",direction=\"{direction}\"}}");
-        assert!(page.contains(&format!("ringway_doctor_queue_bytes_total{labels} ")), "{page}");
+        assert!(page.contains(&format!("ringway_doctor_vif_bytes_total{labels} ")), "{page}");
     }
     for (vif, kind) in [("vif1.0", "xen"), ("vif2.0", "xen"), ("vm1", "virtio")] {
         let line = format!("ringway_doctor_vif_info{{interface=\"{vif}\",kind=\"{kind}\"}} 1\n");
+        assert!(page.contains(&line), "no {line} in\n{page}");
+        let line = format!("ringway_doctor_vif_connected{{interface=\"{vif}\"}} 1\n");
         assert!(page.contains(&line), "no {line} in\n{page}");
     }
     check_with_promtool("metrics", &[], &page);

@@ -23,6 +23,9 @@ pub struct Vif {
     /// `xen`, or `virtio` for one behind a vhost-user socket.
     #[serde(default)]
     pub kind: String,
+    /// As Xen's tools name it; empty in records of older versions.
+    #[serde(default)]
+    pub state: String,
     /// Queues that its guest may request; 0 for the uplink.
     pub max_queues: u64,
     /// Those in use.
@@ -67,6 +70,9 @@ impl Vif {
         of_virtio.unwrap_or(self.max_queues)
     }
 }
+
+/// The state of a vif whose guest can exchange frames.
+pub const CONNECTED: &str = "Connected";
 
 /// Details of a virtio vif.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
