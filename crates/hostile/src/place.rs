@@ -10,7 +10,7 @@ use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_xenbus::{Device, Vif, XenbusState};
-use ringway_xenstore::{Client, Permissions, Rights};
+use ringway_xenstore::Client;
 
 const HOST: DomId = DomId(0);
 /// Memory for the rings, buffers and grants of eight queues.
@@ -71,19 +71,8 @@ impl Toolstack {
     pub fn make_domain(&mut self) -> Result<Vif> {
         let new = NewDomain { domid: None, memory_bytes: MEMORY_BYTES, role: Role::Guest };
         let domid = self.hypervisor.create_domain(new).context("make a domain")?;
-        let home = format!("/local/domain/{domid}");
-        self.store.transaction(|tx| {
-            tx.mkdir(&home)?;
-            tx.set_permissions(
-                &home,
-                &Permissions::new(HOST, Rights::None).with(domid, Rights::Read),
-            )?;
-            tx.write(&format!("{home}/name"), format!("hostile-{domid}"))?;
-            tx.write(&format!("{home}/domid"), domid.to_string())?;
-            let data = format!("{home}/data");
-            tx.mkdir(&data)?;
-            tx.set_permissions(&data, &Permissions::new(domid, Rights::None))
-        })?;
+        let name = format!("hostile-{domid}");
+        self.store.transaction(|tx| device::make_domain(tx, HOST, domid, &name))?;
         Ok(Vif { backend: HOST, frontend: domid, handle: 0 })
     }
 
@@ -103,11 +92,7 @@ impl Toolstack {
             std::thread::sleep(Duration::from_millis(2));
         }
         let domid = vif.frontend;
-        self.store.transaction(|tx| {
-            tx.remove(&format!("{}/{domid}", Vif::backend_root(HOST)))?;
-            tx.remove(&format!("/local/domain/0/error/backend/vif/{domid}"))?;
-            tx.remove(&format!("/local/domain/{domid}"))
-        })?;
+        self.store.transaction(|tx| device::remove_domain(tx, HOST, domid))?;
         self.hypervisor.destroy_domain(domid).context("destroy a domain")
     }
 }

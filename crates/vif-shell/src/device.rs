@@ -6,7 +6,7 @@
 use ringway_xenbus::{Device, KeyChange, KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{
     Client, DomId, Errno, Found, Lost, Permissions, Rights, Transaction, Transport, XsError,
-    unless_refused,
+    domain_path, unless_refused,
 };
 
 /// Reads the known keys of a device's directory atomically. `None` if the directory does not exist.
@@ -110,6 +110,55 @@ pub fn make<T: Transport>(tx: &mut Transaction<'_, T>, device: &Device) -> Resul
         apply(tx, &dir, &changes)?;
     }
     Ok(())
+}
+
+/// Makes the nodes of a domain without devices, as a toolstack does: its home, which it can read,
+/// and `data` in it, which it owns.
+///
+/// # Errors
+/// A refusal of the store.
+pub fn make_domain<T: Transport>(
+    tx: &mut Transaction<'_, T>,
+    toolstack: DomId,
+    domid: DomId,
+    name: &str,
+) -> Result<(), XsError> {
+    let home = domain_path(domid);
+    tx.mkdir(&home)?;
+    let read = Permissions::new(toolstack, Rights::None).with(domid, Rights::Read);
+    tx.set_permissions(&home, &read)?;
+    tx.write(&format!("{home}/name"), name)?;
+    tx.write(&format!("{home}/domid"), domid.to_string())?;
+    make_own(tx, domid, "data")
+}
+
+/// Makes a directory in the home of a domain, which owns it.
+///
+/// # Errors
+/// A refusal of the store.
+pub fn make_own<T: Transport>(
+    tx: &mut Transaction<'_, T>,
+    domid: DomId,
+    name: &str,
+) -> Result<(), XsError> {
+    let dir = format!("{}/{name}", domain_path(domid));
+    tx.mkdir(&dir)?;
+    tx.set_permissions(&dir, &Permissions::new(domid, Rights::None))
+}
+
+/// Removes all nodes of a domain, whose vifs the `backend` serves.
+///
+/// # Errors
+/// A refusal of the store.
+pub fn remove_domain<T: Transport>(
+    tx: &mut Transaction<'_, T>,
+    backend: DomId,
+    domid: DomId,
+) -> Result<(), XsError> {
+    for of_backend in [Vif::backend_root(backend), Vif::backend_errors_root(backend)] {
+        tx.remove(&format!("{of_backend}/{domid}"))?;
+    }
+    tx.remove(&domain_path(domid))
 }
 
 /// Makes changes in a device's directory, all or none; none if the toolstack has removed the device

@@ -2,7 +2,7 @@
 
 use ringway_vif_shell::device;
 use ringway_xenbus::{Device, Vif, VifLimits, XenbusState};
-use ringway_xenstore::{Client, DomId, Permissions, Rights, Transaction, XsError, domain_path};
+use ringway_xenstore::{Client, DomId, Transaction, XsError, domain_path};
 
 use crate::description::{Guest, GuestVif};
 
@@ -29,15 +29,10 @@ const MTU_DEFAULT: u16 = 1500;
 
 /// Creates the nodes of a guest and its vifs in one transaction.
 pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> Result<(), XsError> {
-    let home = domain_path(domid);
     store.transaction(|tx| {
-        make_dir(tx, &home, &Permissions::new(BACKEND, Rights::None).with(domid, Rights::Read))?;
-        tx.write(&format!("{home}/name"), &guest.name.0)?;
-        tx.write(&format!("{home}/domid"), domid.to_string())?;
-        let own = Permissions::new(domid, Rights::None);
-        make_dir(tx, &format!("{home}/data"), &own)?;
+        device::make_domain(tx, BACKEND, domid, &guest.name.0)?;
         // The frontend reports errors here. On a stock host only root may create this directory.
-        make_dir(tx, &format!("{home}/error"), &own)?;
+        device::make_own(tx, domid, "error")?;
         for (handle, described) in (0..).zip(&guest.vifs) {
             make_vif(tx, vif(domid, handle), described)?;
         }
@@ -88,15 +83,5 @@ pub(crate) fn is_released(store: &mut Client, domid: DomId, vifs: u32) -> Result
 
 /// Removes all nodes of a guest.
 pub(crate) fn remove_guest(store: &mut Client, domid: DomId) -> Result<(), XsError> {
-    let host = domain_path(BACKEND);
-    store.transaction(|tx| {
-        tx.remove(&format!("{}/{domid}", Vif::backend_root(BACKEND)))?;
-        tx.remove(&format!("{host}/error/backend/vif/{domid}"))?;
-        tx.remove(&domain_path(domid))
-    })
-}
-
-fn make_dir(tx: &mut Transaction<'_>, dir: &str, permissions: &Permissions) -> Result<(), XsError> {
-    tx.mkdir(dir)?;
-    tx.set_permissions(dir, permissions)
+    store.transaction(|tx| device::remove_domain(tx, BACKEND, domid))
 }
