@@ -47,7 +47,7 @@ const LAYERS: [&[&str]; 9] = [
     &["host", "frontend", "description", "changes", "rig"],
     &["backend", "terminal"],
     &["lab", "doctor"],
-    &["ringway", "bench", "e2e", "hostile", "sim", "xtask"],
+    &["ringway", "bench", "e2e", "hostile", "sim", "unikernel", "xtask"],
 ];
 
 /// Invariants that layers do not express: what a crate must not depend on, not even in a test.

@@ -49,3 +49,22 @@ fn documents(root: &Path) -> Result<()> {
 fn packages(crates: &[&str]) -> Vec<String> {
     crates.iter().map(|name| format!("ringway-{name}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_crate_that_a_copy_of_the_example_needs() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let file = |path: &str| std::fs::read_to_string(root.join(path)).expect("it is there");
+        let manifest: toml::Table = file("crates/unikernel/Cargo.toml").parse().expect("TOML");
+        let needed = manifest["dependencies"].as_table().expect("a section").keys();
+        let needed: Vec<&String> = needed.filter(|name| name.starts_with("ringway-")).collect();
+        assert!(!needed.is_empty());
+        let page = file("docs/libraries.md");
+        let missing: Vec<_> =
+            needed.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}

@@ -36,7 +36,6 @@ mod store;
 mod toolstack;
 mod toolstacks;
 mod unanswered;
-mod unikernel;
 mod vhost;
 mod virtio;
 mod virtio_vifs;

@@ -5,16 +5,17 @@
 //! address known to Linux, and needs no privileges except access to the run directory.
 //!
 //! ```text
-//! ringway run                                              # in one shell
-//! cargo run --example unikernel -- --address 10.77.0.9/24  # in another
-//! ringway guest exec a -- curl http://10.77.0.9/           # in a third
+//! ringway run                                                   # in one shell
+//! cargo run --package ringway-unikernel -- --address 10.77.0.9/24    # in another
+//! ringway guest exec a -- curl http://10.77.0.9/                # in a third
 //! ```
 //!
 //! Read `device.rs` first: it is the only code that joins the two libraries. `vif.rs` has the
-//! handshake, `http.rs` the server.
+//! handshake, `http.rs` the server, `toolstack.rs` what a toolstack does for each guest.
 
 mod device;
 mod http;
+mod toolstack;
 mod vif;
 
 use std::path::PathBuf;
@@ -25,13 +26,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use ringway_datapath::Pending;
-use ringway_hostile::Toolstack;
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, Ipv4Address, Ipv4Cidr};
 
 use crate::device::VifDevice;
 use crate::http::Server;
+use crate::toolstack::Toolstack;
 use crate::vif::Guest;
 
 /// The port that the server listens on.
@@ -61,11 +62,10 @@ fn main() -> Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&should_stop))?;
     }
-    // On Xen `xl` does this, and the guest is a domain already.
     let mut toolstack = Toolstack::join(&arguments.dir)?;
-    let vif = toolstack.make_guest(None, &[]).context("make a domain with a vif")?;
-    toolstack.store().write(&format!("/local/domain/{}/name", vif.frontend), "unikernel")?;
-    let served = serve(&arguments, Guest::join(&arguments.dir, vif)?, &should_stop);
+    let vif = toolstack.make_guest("unikernel").context("make a domain with a vif")?;
+    let served =
+        Guest::join(&arguments.dir, vif).and_then(|guest| serve(&arguments, guest, &should_stop));
     toolstack.remove_guest(vif)?;
     served
 }

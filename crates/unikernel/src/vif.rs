@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use ringway_control::RunDir;
 use ringway_datapath::{MacAddr, OffloadCaps, Wakers as _};
 use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor};
 use ringway_hypervisor::{Hypervisor as _, QueueEvents};
@@ -21,6 +20,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::device::VifDevice;
+use crate::toolstack::store_of;
 
 pub(crate) type Queue = VifQueue<EmuGrants, EmuEvent>;
 
@@ -48,7 +48,7 @@ impl Guest {
         let domid = vif.frontend;
         let hypervisor = EmuHypervisor::connect(dir, domid)
             .with_context(|| format!("become domain {domid} of {}", dir.display()))?;
-        let mut store = Client::connect(&RunDir::new(dir).xenstore_of(domid.0))?;
+        let mut store = store_of(dir, domid)?;
         let keys = device::read_keys(&mut store, &vif.frontend_dir(), KeySet::FrontendDevice)?;
         let mac = keys.context("the vif is gone")?.mac()?.context("the vif has no address")?;
         let wakers = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -1,7 +1,6 @@
-//! A guest that brings its own TCP/IP: the example `unikernel`, beside a guest with a kernel.
+//! A guest that brings its own TCP/IP, beside a guest with a kernel.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ringway_e2e::host::{Host, Running, SOON, describe, send};
@@ -14,21 +13,12 @@ const LONG: usize = 4_000_000;
 const LONG_PATH: &str = "bytes/4000000";
 const SECONDS_MAX: &str = "60";
 
-/// The example, which `cargo test` builds beside the program.
-fn example() -> PathBuf {
-    let folder = Path::new(env!("CARGO_BIN_EXE_ringway")).parent().expect("it is in a folder");
-    let program = folder.join("examples/unikernel");
-    let hint = "cargo build --package ringway --example unikernel";
-    assert!(program.exists(), "{} is missing: {hint}", program.display());
-    program
-}
-
 #[test]
 fn a_guest_without_a_kernel_serves_http_and_survives_its_backend() {
     let Some(_turn) = shared_turn(&["curl"]) else { return };
     let host = Host::start(&describe("max-queues = 2", &[("a", "", "queues = 2")]));
     let output = host.file("unikernel");
-    let mut unikernel = Command::new(example());
+    let mut unikernel = Command::new(env!("CARGO_BIN_EXE_ringway-unikernel"));
     unikernel.arg("--dir").arg(host.dir()).args(["--address", "10.77.0.9/24"]);
     unikernel.stdin(Stdio::null()).stdout(File::create(&output).expect("created"));
     let mut unikernel = Running::start(&mut unikernel);
