@@ -40,9 +40,12 @@ impl Server {
     pub(crate) fn serve(&mut self, sockets: &mut SocketSet<'_>) {
         for (handle, client) in &mut self.clients {
             let socket = sockets.get_mut::<Socket<'_>>(*handle);
-            if socket.state() == State::Closed {
+            // This end closes first, so each connection would keep a socket in TIME-WAIT for ten
+            // seconds, and eight requests in that time would use up all. A late segment finds
+            // another connection, whose random sequence numbers refuse it.
+            if !socket.is_open() {
                 *client = Client::Asking(Vec::new());
-                socket.listen(self.port).expect("a closed socket may listen");
+                socket.listen(self.port).expect("a socket that is not open may listen");
             }
             client.serve(socket);
         }
