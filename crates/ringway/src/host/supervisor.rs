@@ -16,6 +16,7 @@ use ringway_net::{LinkSetting, Netlink};
 use ringway_sys::hangup::Hangup;
 use ringway_sys::namespace;
 use ringway_sys::poll::wait_readable;
+use ringway_sys::tun;
 use ringway_terminal::stop::Stop;
 use ringway_vif_shell::device;
 use ringway_xenbus::{Vif, XenbusState};
@@ -523,6 +524,10 @@ fn claim_dir(dir: &Path, host: &mut Host, ending: Ending) -> Result<Claim> {
         claim.forget_devices();
     }
     check_uplink(host, dir)?;
+    if host.guests.iter().any(|guest| !guest.vifs.is_empty()) {
+        // Without it a guest reports that in XenStore and stays, so the host would never be ready.
+        tun::check_driver()?;
+    }
     claim.write_description(host)?;
     let ours = ProcessRecord::of("ringway run", std::process::id())?;
     claim.record(|state| {

@@ -95,7 +95,7 @@ enum Verb {
     Exec(Exec),
     #[command(hide = true)]
     Become(Become),
-    /// Change a vif of a guest, as `ethtool -L` and `ethtool -X` do
+    /// Change a vif of a guest, in place of `ethtool -L` and `-X`, which TAP devices do not have
     #[command(after_help = "The guest reconnects; `ringway guest list` shows the outcome.\n\n\
                             Examples:\n  ringway guest set a queues 2\n  \
                             ringway guest set a hash 6d5a56da255b0ec2 --mapping 0,1,1,1\n  \

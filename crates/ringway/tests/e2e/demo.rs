@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use ringway_e2e::host::{Running, SOON, ringway, send, text_of, wait_for};
 use ringway_e2e::{shared_turn, turn};
@@ -87,6 +87,19 @@ fn a_xen_guest_and_a_virtio_guest_exchange_long_segments_and_a_verified_file() {
     let seconds = ["user_seconds", "system_seconds"].map(|part| of_guest[part].as_f64());
     assert!(seconds.into_iter().flatten().sum::<f64>() > 0.0, "{text}");
     assert_eq!(report["leftovers"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_demo_without_a_tap_driver_says_so_at_once() {
+    let Some(_turn) = shared_turn(&["iperf3", "mount", "unshare"]) else { return };
+    let mut demo = Command::new("unshare");
+    demo.args(["--mount", "--net", "--user", "--map-root-user", "sh", "-c"]);
+    demo.arg("mount -t tmpfs tmpfs /dev/net && exec \"$0\" demo").arg(ringway().get_program());
+    let output = demo.output().expect("util-linux");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("/dev/net/tun: no TAP driver, try `modprobe tun`"), "{text}");
+    assert!(text.contains("but the process ended"), "it need not wait: {text}");
 }
 
 #[test]

@@ -99,9 +99,7 @@ impl TunFile {
         if mode == QueueMode::Multi {
             request.flags |= flag(libc::IFF_MULTI_QUEUE);
         }
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(DEVICE, flags, Mode::empty())
-            .map_err(|error| explain(error, open_remedy(error)))?;
+        let fd = open_driver()?;
         interface_ioctl::<SET_INTERFACE>(&fd, &mut request).map_err(|error| {
             explain(error, format_args!("TAP {name}: {}", attach_remedy(error)))
         })?;
@@ -339,6 +337,21 @@ fn outcome_of(written: rustix::io::Result<()>) -> io::Result<WriteOutcome> {
         Err(Errno::NOMEM | Errno::NOBUFS) => Ok(WriteOutcome::NoMemory),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Checks that this process can open the driver of TAP devices, before anything that needs one is
+/// started.
+///
+/// # Errors
+/// With the remedy: as [`TunFile::open`] would fail, whatever the device.
+pub fn check_driver() -> io::Result<()> {
+    open_driver().map(drop)
+}
+
+fn open_driver() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(DEVICE, flags, Mode::empty())
+        .map_err(|error| explain(error, open_remedy(error)))
 }
 
 const DEVICE: &str = "/dev/net/tun";
