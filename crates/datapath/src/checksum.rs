@@ -4,6 +4,7 @@
 //! swapped sum, so no byte of the data is ever swapped.
 
 use crate::DropReason;
+use crate::fields::IPV4_CHECKSUM_OFFSET;
 use crate::headers::{Headers, IpVersion, Transport, parse};
 
 /// A ones' complement sum that is not yet folded.
@@ -166,8 +167,6 @@ pub(crate) fn write(frame: &mut [u8], at: usize, bytes: [u8; 2]) -> Result<(), D
     *field.ok_or(DropReason::BadOffload)? = bytes;
     Ok(())
 }
-
-const IPV4_CHECKSUM_OFFSET: usize = 10;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod checksum;
 mod counters;
 mod end;
+mod fields;
 mod form;
 mod frame;
 pub mod headers;

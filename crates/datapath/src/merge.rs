@@ -17,8 +17,11 @@ use ringway_wire::vnet::{
 };
 
 use crate::checksum::{complete_ipv4_header, set_pseudo, write};
-use crate::headers::{ETH_LEN, Headers, IPV6_LEN, IpVersion, PROTO_TCP, Transport};
-use crate::vnet::TCP_FLAGS_OFFSET;
+use crate::fields::{
+    IPV4_CHECKSUM_OFFSET, IPV4_DF, IPV4_FLAGS_OFFSET, IPV4_LEN_OFFSET, IPV6_LEN_OFFSET, TCP_ACK,
+    TCP_ECE, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_SEQUENCE_OFFSET,
+};
+use crate::headers::{ETH_LEN, Headers, IPV6_LEN, IpVersion, PROTO_TCP, Transport, chunk};
 use crate::{Checksum, Frame, Gso, GsoKind};
 
 /// The most bytes of headers of a run: Ethernet, IPv6 without extensions, TCP with all options.
@@ -58,23 +61,22 @@ impl Run {
     #[inline]
     pub fn begin(first: &Frame, len_max: usize) -> Option<Run> {
         let gso = first.offload.gso?;
-        if first.len() >= len_max {
+        if first.len() >= len_max || gso.kind.transport() != Transport::Tcp {
             return None;
         }
-        Run::of(first, gso, len_max)
+        let headers = first.headers()?;
+        if gso.kind.version() != headers.version || !is_mergeable(first, &headers) {
+            return None;
+        }
+        let head = Head::try_from(first.bytes().get(..headers.payload)?).ok()?;
+        let payload = headers.end - headers.payload;
+        let run = Run { headers, gso, head, payload, len_max, is_closed: false };
+        (!run.is_last(run.head[headers.l4 + TCP_FLAGS_OFFSET], payload)).then_some(run)
     }
 
-    fn of(first: &Frame, gso: Gso, len_max: usize) -> Option<Run> {
-        let headers = mergeable(first)?;
-        if gso.kind.transport() != Transport::Tcp || gso.kind.version() != headers.version {
-            return None;
-        }
-        let head = first.bytes().get(..headers.payload)?;
-        let flags = head[headers.l4 + TCP_FLAGS_OFFSET];
-        let payload = headers.end - headers.payload;
-        let is_closed = flags & TCP_FIN != 0 || payload % usize::from(gso.size.max(1)) != 0;
-        let head = head.try_into().ok()?;
-        (!is_closed).then_some(Run { headers, gso, head, payload, len_max, is_closed })
+    /// Whether nothing may follow a frame with these flags and so much data.
+    fn is_last(&self, flags: u8, payload: usize) -> bool {
+        flags & TCP_FIN != 0 || payload % usize::from(self.gso.size.max(1)) != 0
     }
 
     /// Whether no frame can join any more.
@@ -88,7 +90,7 @@ impl Run {
         if !self.may_be_same_flow(next.bytes(), &headers) {
             return Place::Elsewhere;
         }
-        match self.joined(next) {
+        match self.joined(next, &headers) {
             Some(()) => Place::Next,
             None => Place::Behind,
         }
@@ -105,8 +107,7 @@ impl Run {
     }
 
     /// Adds a frame of the flow; `None` if it does not continue the run.
-    fn joined(&mut self, next: &Frame) -> Option<()> {
-        let headers = mergeable(next)?;
+    fn joined(&mut self, next: &Frame, headers: &Headers) -> Option<()> {
         let payload = headers.end - headers.payload;
         let size = usize::from(self.gso.size);
         let has_size = match next.offload.gso {
@@ -114,18 +115,19 @@ impl Run {
             None => next.offload.checksum == Checksum::Blank && payload <= size,
         };
         let whole = self.head.len() + self.payload + payload;
-        if self.is_closed || !has_size || whole > self.len_max || whole > self.longest() {
+        let fits = has_size && whole <= self.len_max && whole <= self.longest();
+        if self.is_closed || !fits || !is_mergeable(next, headers) {
             return None;
         }
         let head = next.bytes().get(..headers.payload)?;
-        let follows = self.sequence().wrapping_add(u32::try_from(self.payload).ok()?);
-        if !self.is_like(&headers, head) || sequence(head, headers.l4) != follows {
+        let follows = sequence(&self.head, headers.l4)?.wrapping_add(self.payload.try_into().ok()?);
+        if !self.is_like(headers, head) || sequence(head, headers.l4)? != follows {
             return None;
         }
         let flags = head[headers.l4 + TCP_FLAGS_OFFSET];
         self.head[headers.l4 + TCP_FLAGS_OFFSET] |= flags;
         self.payload += payload;
-        self.is_closed = flags & TCP_FIN != 0 || payload % size != 0;
+        self.is_closed = self.is_last(flags, payload);
         Some(())
     }
 
@@ -136,25 +138,20 @@ impl Run {
         if (headers.l3, headers.l4, headers.payload) != (l3, l4, payload) {
             return false;
         }
-        // Length, identification, checksum.
-        let of_ip = match version {
-            IpVersion::V4 => [l3 + 2..l3 + 6, l3 + 10..l3 + 12],
-            IpVersion::V6 => [l3 + 4..l3 + 6, l3 + 6..l3 + 6],
+        let of_tcp = [(l4 + TCP_SEQUENCE_OFFSET, 4), (l4 + Transport::Tcp.checksum_offset(), 2)];
+        // The identification follows the length.
+        let of_ip: &[_] = match version {
+            IpVersion::V4 => &[(l3 + IPV4_LEN_OFFSET, 4), (l3 + IPV4_CHECKSUM_OFFSET, 2)],
+            IpVersion::V6 => &[(l3 + IPV6_LEN_OFFSET, 2)],
         };
-        // Sequence number, checksum.
-        let of_tcp = [l4 + 4..l4 + 8, l4 + 16..l4 + 18];
         let mut expected = self.head.clone();
-        for field in of_ip.into_iter().chain(of_tcp) {
-            expected[field.clone()].copy_from_slice(&head[field]);
+        for &(at, len) in of_ip.iter().chain(&of_tcp) {
+            expected[at..at + len].copy_from_slice(&head[at..at + len]);
         }
         let flags_at = l4 + TCP_FLAGS_OFFSET;
         expected[flags_at] &= !(TCP_FIN | TCP_PSH);
         expected[flags_at] |= head[flags_at] & (TCP_FIN | TCP_PSH);
         expected[..] == *head
-    }
-
-    fn sequence(&self) -> u32 {
-        sequence(&self.head, self.headers.l4)
     }
 
     /// The most bytes that headers can describe. Over IPv6, a longer packet needs an option that
@@ -172,8 +169,8 @@ impl Run {
         let end = self.head.len() + self.payload;
         let headers = Headers { end, ..self.headers };
         let (at, len) = match headers.version {
-            IpVersion::V4 => (headers.l3 + 2, end - headers.l3),
-            IpVersion::V6 => (headers.l3 + 4, end - headers.l3 - IPV6_LEN),
+            IpVersion::V4 => (headers.l3 + IPV4_LEN_OFFSET, end - headers.l3),
+            IpVersion::V6 => (headers.l3 + IPV6_LEN_OFFSET, end - headers.l3 - IPV6_LEN),
         };
         let len = u16::try_from(len).unwrap_or(0).to_be_bytes();
         let filled = write(&mut self.head, at, len)
@@ -196,36 +193,26 @@ impl Run {
     }
 }
 
-/// The headers of a frame that could be part of a run: TCP data over IPv4 that is not to be
+/// Whether a frame could be part of a run: TCP data over IPv4 that is not to be
 /// fragmented, without options, or over IPv6 without extensions; no VLAN tag and no padding; and of
 /// flags only ACK, ECE, PSH and FIN.
-fn mergeable(frame: &Frame) -> Option<Headers> {
-    let headers = frame.headers()?;
-    let bytes = frame.bytes();
+fn is_mergeable(frame: &Frame, headers: &Headers) -> bool {
+    let byte = |at: usize| frame.bytes().get(at).copied().unwrap_or_default();
     let ip_len = headers.l4 - headers.l3;
     let is_plain = match headers.version {
-        IpVersion::V4 => ip_len == 20 && bytes.get(headers.l3 + 6)? & IPV4_DF != 0,
+        IpVersion::V4 => ip_len == 20 && byte(headers.l3 + IPV4_FLAGS_OFFSET) & IPV4_DF != 0,
         IpVersion::V6 => ip_len == IPV6_LEN,
     };
-    let flags = bytes.get(headers.l4 + TCP_FLAGS_OFFSET)?;
+    let flags = byte(headers.l4 + TCP_FLAGS_OFFSET);
     let is_data = headers.transport == Some(Transport::Tcp)
         && headers.payload < headers.end
         && flags & !(TCP_ECE | TCP_PSH | TCP_FIN) == TCP_ACK;
-    (is_plain && is_data && headers.l3 == ETH_LEN && headers.end == frame.len()).then_some(headers)
+    is_plain && is_data && headers.l3 == ETH_LEN && headers.end == frame.len()
 }
 
-fn sequence(head: &[u8], l4: usize) -> u32 {
-    let field = head.get(l4 + 4..).and_then(<[u8]>::first_chunk);
-    field.copied().map(u32::from_be_bytes).unwrap_or_default()
+fn sequence(head: &[u8], l4: usize) -> Option<u32> {
+    chunk(head, l4 + TCP_SEQUENCE_OFFSET).map(u32::from_be_bytes)
 }
-
-/// "Do not fragment", in the first byte of flags and offset: without it, identifications have a
-/// meaning and must count up.
-const IPV4_DF: u8 = 0x40;
-const TCP_FIN: u8 = 0x01;
-const TCP_PSH: u8 = 0x08;
-const TCP_ACK: u8 = 0x10;
-const TCP_ECE: u8 = 0x40;
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,14 @@
 use crate::checksum::{
     Sum, complete_ipv4_header, complete_parsed, never_zero, pseudo_sum, set_pseudo, write,
 };
-use crate::headers::{Headers, IPV6_LEN, IpVersion, Transport, may_be_for_dhcp_client, parse};
-use crate::vnet::{TCP_CWR, TCP_FLAGS_OFFSET, UDP_LEN_OFFSET, gso_headers};
+use crate::fields::{
+    IPV4_ID_OFFSET, IPV4_LEN_OFFSET, IPV6_LEN_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH,
+    TCP_SEQUENCE_OFFSET, UDP_LEN_OFFSET,
+};
+use crate::headers::{
+    Headers, IPV6_LEN, IpVersion, Transport, chunk, may_be_for_dhcp_client, parse,
+};
+use crate::vnet::gso_headers;
 use crate::{
     Checksum, DropReason, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
 };
@@ -378,21 +384,13 @@ impl CutTransport {
 }
 
 fn read<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], DropReason> {
-    let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    field.copied().ok_or(DropReason::BadOffload)
+    chunk(bytes, at).ok_or(DropReason::BadOffload)
 }
 
 /// A length for a 16-bit field. A frame whose IP length is 0 may be longer than any packet.
 fn number(value: usize) -> Result<u16, DropReason> {
     u16::try_from(value).or(Err(DropReason::BadOffload))
 }
-
-const IPV4_LEN_OFFSET: usize = 2;
-const IPV4_ID_OFFSET: usize = 4;
-const IPV6_LEN_OFFSET: usize = 4;
-const TCP_SEQUENCE_OFFSET: usize = 4;
-const TCP_FIN: u8 = 0x01;
-const TCP_PSH: u8 = 0x08;
 
 // A segment's index is added to a 16-bit identification.
 const _: () = assert!(SEGMENTS_MAX < 65536);

@@ -10,6 +10,7 @@ use ringway_wire::vnet::{
 };
 
 use crate::checksum::{complete_at, complete_parsed, set_pseudo};
+use crate::fields::{TCP_CWR, TCP_FLAGS_OFFSET, UDP_LEN_OFFSET};
 use crate::headers::{ETH_LEN, Headers, IpVersion, Transport, chunk, parse, parse_head};
 use crate::{Checksum, DropReason, Frame, FramePool, Gso, GsoKind, Offload};
 
@@ -230,13 +231,6 @@ fn first_checksum_start(headers: Option<&Headers>) -> Result<usize, DropReason> 
         Some(Transport::Tcp) => Err(DropReason::BadOffload),
     }
 }
-
-/// Offset of the length from the start of a UDP header.
-pub(crate) const UDP_LEN_OFFSET: usize = 4;
-/// Offset of the flags from the start of a TCP header.
-pub(crate) const TCP_FLAGS_OFFSET: usize = 13;
-/// "Congestion window reduced".
-pub(crate) const TCP_CWR: u8 = 0x80;
 
 #[cfg(test)]
 mod tests {
