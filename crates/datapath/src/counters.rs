@@ -162,9 +162,8 @@ impl DropCounters {
 
     /// Every reason with its count.
     pub fn snapshot(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL
-            .iter()
-            .map(|&reason| (reason, self.0[reason.index()].load(Ordering::Relaxed)))
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        DropReason::ALL.into_iter().zip(counts)
     }
 }
 

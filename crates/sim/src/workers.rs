@@ -123,12 +123,15 @@ impl Workers {
 
     /// Frames that were dropped and counted, in all queues of honest guests.
     pub(crate) fn dropped(&self) -> u64 {
-        DropReason::ALL.iter().map(|reason| self.dropped_for(*reason)).sum()
+        self.drops().map(|(_, count)| count).sum()
     }
 
     /// Frames that were dropped for one reason and counted, in all queues of honest guests.
     pub(crate) fn dropped_for(&self, reason: DropReason) -> u64 {
-        let all = self.counters.iter().flat_map(|counters| counters.dropped.snapshot());
-        all.filter(|(other, _)| *other == reason).map(|(_, count)| count).sum()
+        self.drops().filter(|(other, _)| *other == reason).map(|(_, count)| count).sum()
+    }
+
+    fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        self.counters.iter().flat_map(|counters| counters.dropped.snapshot())
     }
 }
