@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Basis, Fact, Reader, Span};
-use crate::number::{float, share};
+use crate::number::{float, share, sum};
 use crate::parse::cpu::CpuTimes;
 use crate::parse::programs::Busiest;
 use crate::{Gap, Piece};
@@ -47,8 +47,8 @@ impl Fact for CpuWaits {
                 let spent = after.since(span.before.cpus.get(cpu)?);
                 Some((spent.idle, spent.total))
             });
-            let (idle, total) =
-                spent.fold((0_u64, 0_u64), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            let (idle, total): (Vec<u64>, Vec<u64>) = spent.unzip();
+            let (idle, total) = (sum(&idle), sum(&total));
             span.basis == Basis::Samples && total > 0 && share(idle, total) < IDLE
         });
         Ok(CpuWaits { by_process, are_all_full })
@@ -87,5 +87,19 @@ mod tests {
         assert!(waits.lacks(Some(7)) && waits.lacks(None) && waits.are_all_full, "{waits:?}");
         let none: CpuWaits = Host::new(Source::Memory([].into())).fact().expect("nothing");
         assert!(!none.lacks(Some(7)) && !none.lacks(None));
+    }
+
+    #[test]
+    fn times_of_any_size_are_summed() {
+        let two = |user: u64| format!("cpu0 {user} 0 0 0\ncpu1 {user} 0 0 0\nintr 0\n");
+        let pieces = [
+            ("sample-1/monotonic", "1.0\n".to_owned()),
+            ("sample-2/monotonic", "2.0\n".to_owned()),
+            ("sample-1/proc/stat", two(0)),
+            ("sample-2/proc/stat", two(u64::MAX)),
+        ];
+        let own = |(path, text): (&str, String)| (path.to_owned(), text);
+        let host = Host::new(Source::Memory(pieces.map(own).into()));
+        assert!(host.fact::<CpuWaits>().expect("sound").are_all_full);
     }
 }
