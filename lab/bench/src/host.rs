@@ -1,11 +1,14 @@
 //! The machine: its description, and how much others used it during a run.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringway_rig::cpu_time::Machine;
+use ringway_rig::machine::{self, Build};
+use ringway_rig::tools::Tool;
 use serde::Serialize;
 
 use crate::handoff;
@@ -13,81 +16,54 @@ use crate::handoff;
 /// The description of the machine, without which a number is meaningless.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct HostRecord {
-    cpu: String,
-    cpus: usize,
-    memory_kib: u64,
-    kernel: String,
-    distribution: String,
-    commit: String,
+    #[serde(flatten)]
+    machine: machine::Host,
     command: String,
-    /// Versions of the peers that are installed.
+    /// Versions of installed peers that make no load.
     peers: Vec<String>,
 }
 
 impl HostRecord {
     /// Describes this machine. Anything that cannot be determined is marked as such.
     pub(crate) fn take() -> HostRecord {
-        let unknown = || "unknown".to_owned();
-        let field = |file: &str, key: &str, separator: char| {
-            let text = fs::read_to_string(file).ok()?;
-            let line = text.lines().find(|line| line.starts_with(key))?.to_owned();
-            Some(line.split_once(separator)?.1.trim().trim_matches('"').to_owned())
-        };
-        let memory = field("/proc/meminfo", "MemTotal", ':');
-        let memory = memory.and_then(|text| text.split_whitespace().next()?.parse().ok());
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
-        let peers = [
-            ("dpdk-testpmd", &["--version"][..]),
-            ("iperf3", &["--version"]),
-            ("sockperf", &["--version"]),
-            ("valgrind", &["--version"]),
-        ];
+        let commit = commit().unwrap_or_else(|| "unknown".to_owned());
+        let build = Build { version: env!("CARGO_PKG_VERSION").to_owned(), commit };
+        // testpmd has no option that only prints its version.
+        let testpmd = first_line("dpkg-query", &["-W", "dpdk-dev"]);
+        let valgrind = first_line("valgrind", &["--version"]);
         HostRecord {
-            cpu: field("/proc/cpuinfo", "model name", ':').unwrap_or_else(unknown),
-            cpus: std::thread::available_parallelism().map_or(0, usize::from),
-            memory_kib: memory.unwrap_or(0),
-            kernel: kernel.map_or_else(|_| unknown(), |text| text.trim().to_owned()),
-            distribution: field("/etc/os-release", "PRETTY_NAME", '=').unwrap_or_else(unknown),
-            commit: commit().unwrap_or_else(unknown),
+            machine: machine::describe(&build, &BTreeSet::from([Tool::Iperf3, Tool::Sockperf])),
             command: std::env::args().collect::<Vec<_>>().join(" "),
-            peers: peers.iter().filter_map(|(name, words)| version(name, words)).collect(),
+            peers: testpmd.into_iter().chain(valgrind).collect(),
         }
     }
 
     /// For people.
     pub(crate) fn print(&self) {
-        println!("CPU       {} x {}", self.cpus, self.cpu);
-        println!("memory    {} MiB", self.memory_kib / 1024);
-        println!("kernel    {} on {}", self.kernel, self.distribution);
-        println!("commit    {}", self.commit);
+        let machine = &self.machine;
+        println!("CPU       {} x {}", machine.cpus, machine.cpu_model);
+        println!("memory    {} MiB", machine.memory_kib / 1024);
+        println!("kernel    {} on {}", machine.kernel, machine.os);
+        println!("commit    {}", machine.git_commit);
         println!("command   {}", self.command);
-        for peer in &self.peers {
+        for peer in machine.tools.values().chain(&self.peers) {
             println!("peer      {peer}");
         }
     }
 }
 
 fn commit() -> Option<String> {
-    let git = |words: &[&str]| {
-        let output = Command::new("git").args(words).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| text.trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
-    Some(if is_clean { commit } else { format!("{commit} with changes") })
+    let commit = first_line("git", &["rev-parse", "--short=12", "HEAD"])?;
+    let changes = first_line("git", &["status", "--porcelain", "--untracked-files=no"]);
+    Some(changes.map_or_else(|| commit.clone(), |_| format!("{commit} with changes")))
 }
 
-fn version(name: &str, words: &[&str]) -> Option<String> {
-    if name == "dpdk-testpmd" {
-        // It has no option that only prints its version.
-        let output = Command::new("dpkg-query").args(["-W", "dpdk-dev"]).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        return output.status.success().then(|| format!("{name} {}", text.trim()));
-    }
-    let output = Command::new(name).args(words).output().ok()?;
+/// What a program prints first, if it is installed and succeeds.
+fn first_line(program: &str, words: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(words).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    text.lines().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+    let line = text.lines().find(|line| !line.trim().is_empty())?;
+    output.status.success().then(|| line.trim().to_owned())
 }
 
 /// The share of the machine that others had during a run, and how far apart its CPUs were.
