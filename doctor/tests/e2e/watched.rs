@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use ringway_e2e::host::{Host, describe};
 use ringway_e2e::machine::EchoConnection;
 use ringway_e2e::pair::{Pair, Traffic, ok, text, until};
-use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 use ringway_e2e::virtio_guest::wait_for_queues;
 use ringway_e2e::virtio_guest::{Maker, guest_with};
+use ringway_e2e::{is_nightly, say, shared_turn};
 use serde_json::Value;
 
 use crate::knobs::skipped;
@@ -180,7 +180,9 @@ fn check_with_promtool(what: &str, files: &[&Path], input: &str) {
     let child = promtool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = match child {
         Ok(child) => child,
-        Err(error) => return skipped(&format!("promtool check {what}: {error}")),
+        Err(error) if is_nightly() => return skipped(&format!("promtool check {what}: {error}")),
+        // It comes with the whole of Prometheus.
+        Err(_) => return say(&format!("NIGHTLY: promtool check {what}")),
     };
     child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
