@@ -27,6 +27,7 @@ const LAYERS: [&[&str]; 9] = [
         "switch",
         "xenbus",
         "vhost",
+        "ovs",
         "watchdog",
     ],
     &[

@@ -19,7 +19,7 @@ const MARK: &str = concat!("not a li", "mit: ");
 /// Words of the names of limits. A minimum seldom is one.
 const WORDS: [&str; 5] = ["MAX", "LIMIT", "BURST", "QUOTA", "TIMEOUT"];
 /// What serves guests, tenants and front-ends.
-const SERVING: [&str; 24] = [
+const SERVING: [&str; 25] = [
     "crates/backend/",
     "crates/control/",
     "crates/datapath/",
@@ -28,6 +28,7 @@ const SERVING: [&str; 24] = [
     "crates/host/",
     "crates/net/",
     "crates/netback/",
+    "crates/ovs/",
     "crates/ringway/src/host/isolation/",
     "crates/ringway/src/host/notices.rs",
     "crates/steering/",

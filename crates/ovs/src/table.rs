@@ -1,0 +1,105 @@
+//! A table of `iface-id`s for vifs whose toolstack has no place for one.
+
+use ringway_datapath::MacAddr;
+use serde::Deserialize;
+
+use crate::ids::{Facts, check_id};
+
+/// `[[port]]` sections, each with an `iface-id` for a `mac`, or for the `handle` of a `vm`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    #[serde(default)]
+    port: Vec<Port>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Port {
+    mac: Option<String>,
+    vm: Option<String>,
+    handle: Option<u32>,
+    iface_id: String,
+}
+
+impl Table {
+    /// One without ports.
+    pub const EMPTY: Table = Table { port: Vec::new() };
+
+    /// Reads it as TOML.
+    ///
+    /// # Errors
+    /// It says something else. The text has the number of the section, if it is about one.
+    pub fn parse(text: &str) -> Result<Table, String> {
+        let table: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        for (number, port) in (1..).zip(&table.port) {
+            let of_port = |error| format!("[[port]] {number}: {error}");
+            check_id("iface-id", &port.iface_id).map_err(of_port)?;
+            let is_by_mac = port.mac.as_ref().is_some_and(|mac| MacAddr::parse(mac).is_some());
+            let is_by_vm = port.vm.is_some();
+            if is_by_mac == is_by_vm || (port.mac.is_some() && (is_by_vm || port.handle.is_some()))
+            {
+                let expected =
+                    "expected a `mac`, or a `vm` with the `handle` of its vif".to_owned();
+                return Err(of_port(expected));
+            }
+        }
+        Ok(table)
+    }
+
+    /// The `iface-id` for a vif, if there is one: that of its address before that of its machine.
+    pub(crate) fn iface_id(&self, facts: &Facts) -> Option<&str> {
+        let mac = facts.mac.as_deref().and_then(MacAddr::parse);
+        let is_by_mac =
+            |port: &&Port| mac.is_some() && port.mac.as_deref().and_then(MacAddr::parse) == mac;
+        let is_by_vm = |port: &&Port| {
+            port.vm.is_some()
+                && port.vm == facts.vm_name
+                && port.handle.unwrap_or(0) == facts.handle
+        };
+        let mut ports = self.port.iter();
+        let found = ports.clone().find(is_by_mac).or_else(|| ports.find(is_by_vm));
+        found.map(|port| port.iface_id.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_found_by_address_or_by_machine_and_handle() {
+        let text = "[[port]]\nvm = 'web 1'\nhandle = 1\niface-id = 'b'\n\
+                    [[port]]\nvm = 'web 1'\niface-id = 'a'\n\
+                    [[port]]\nmac = '00:16:3E:00:00:0A'\niface-id = 'c'\n";
+        let table = Table::parse(text).expect("good");
+        let of = |vm: Option<&str>, handle, mac: Option<&str>| {
+            let (vm_name, mac) = (vm.map(str::to_owned), mac.map(str::to_owned));
+            let facts = Facts { vm_name, handle, mac, ..Facts::default() };
+            table.iface_id(&facts).map(str::to_owned)
+        };
+        assert_eq!(of(Some("web 1"), 0, None).as_deref(), Some("a"));
+        assert_eq!(of(Some("web 1"), 1, None).as_deref(), Some("b"));
+        assert_eq!(of(Some("web 1"), 1, Some("00:16:3e:00:00:0a")).as_deref(), Some("c"));
+        assert_eq!(of(Some("web 1"), 2, Some("00:16:3e:00:00:0b")), None);
+        assert_eq!(of(None, 0, None), None);
+    }
+
+    #[test]
+    fn a_table_that_says_something_else_is_refused_by_the_number_of_its_section() {
+        let good = "[[port]]\nvm = 'a'\niface-id = 'a'\n";
+        for bad in [
+            "iface-id = 'a'",
+            "mac = '00:16:3e:00:00:0a'\nvm = 'a'\niface-id = 'a'",
+            "mac = '00:16:3e:00:00:0a'\nhandle = 0\niface-id = 'a'",
+            "mac = 'a'\niface-id = 'a'",
+            "vm = 'a'\niface-id = 'a b'",
+        ] {
+            let refusal = Table::parse(&format!("{good}[[port]]\n{bad}\n")).expect_err(bad);
+            assert!(refusal.starts_with("[[port]] 2: "), "{refusal}");
+        }
+        for bad in ["vm = 'a'", "vm = 'a'\niface-id = 'a'\nvlan = 7", "vm = 1\niface-id = 'a'"] {
+            assert!(Table::parse(&format!("[[port]]\n{bad}\n")).is_err(), "{bad}");
+        }
+    }
+}
