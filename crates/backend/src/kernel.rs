@@ -123,6 +123,7 @@ fn link(link: ringway_net::Link) -> Link {
     let kind = match link.kind.as_deref() {
         Some("tun") => LinkKind::Tap,
         Some("bridge") => LinkKind::Bridge,
+        Some("openvswitch") => LinkKind::OpenVswitch,
         _ => LinkKind::Other,
     };
     Link { index, name, kind, is_up, address, mtu, master, tx_queue_len, alias }

@@ -138,6 +138,9 @@ pub struct VifStatus {
     pub multicast: Option<MulticastStatus>,
     /// `switch`, or the name of a bridge.
     pub attached_to: String,
+    /// Its port of Open vSwitch, while it has one that ringway has made.
+    #[serde(default)]
+    pub ovs: Option<OvsStatus>,
     /// Whether its network device is down, because it was set so or waits for a hotplug script.
     #[serde(default)]
     pub is_down: bool,
@@ -158,6 +161,21 @@ pub struct VifStatus {
     pub error: Option<String>,
     /// The queues in use.
     pub queues: Vec<QueueStatus>,
+}
+
+/// A port of Open vSwitch, and its external ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OvsStatus {
+    /// Its name.
+    pub port: String,
+    /// Its bridge.
+    pub bridge: String,
+    /// `iface-id`, by which OVN and other networks know it.
+    pub iface_id: Option<String>,
+    /// `attached-mac`.
+    pub attached_mac: Option<String>,
+    /// `vm-uuid`.
+    pub vm_uuid: Option<String>,
 }
 
 /// Details of a virtio vif.

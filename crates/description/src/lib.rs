@@ -8,6 +8,7 @@ mod changes;
 mod file;
 mod isolation;
 mod limits;
+mod ovs;
 mod section;
 mod value;
 
@@ -29,6 +30,7 @@ pub use changes::differences;
 pub use file::{
     COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
 };
+pub use ovs::{BridgeName, IfaceId};
 pub use value::{
     Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
     MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName,
@@ -283,6 +285,9 @@ pub struct Vhost {
     /// The most memory of its guest that the front-end may share, if not the default.
     #[serde(default)]
     pub max_memory: Option<MemorySize>,
+    /// The id of its port on a bridge of Open vSwitch, if it has one of its own.
+    #[serde(default)]
+    pub iface_id: Option<IfaceId>,
     /// Settings that it shares with the vifs of other guests.
     pub vif: GuestVif,
 }
@@ -330,8 +335,8 @@ pub struct GuestVif {
     pub mtu: Option<u16>,
     /// Queues to request; if `None`, as many as are offered, at most one per CPU.
     pub queues: Option<u16>,
-    /// The Linux bridge that it is attached to instead of the switch.
-    pub bridge: Option<InterfaceName>,
+    /// The bridge that it is attached to instead of the switch.
+    pub bridge: Option<BridgeName>,
     /// Queues to offer to it, if not the default.
     pub max_queues: Option<u16>,
     /// Pages of frames that may wait for responses before the guest sends more; all pages of its

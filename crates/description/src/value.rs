@@ -576,5 +576,7 @@ macro_rules! as_text {
     )*};
 }
 
+pub(crate) use as_text;
+
 as_text!(Cidr, Mac, Network, InterfaceName, GuestName, TenantName, MirroredText);
 as_text!(VhostName, SocketPath, SocketMode, FeatureText, FlowKeyText, GroupText, MemorySize);

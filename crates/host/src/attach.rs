@@ -106,6 +106,8 @@ pub(crate) fn connect<W: World>(
     }
     attaching.ports.clear();
     vif.connection = Some(Connection { port, device_port, drain, queues, caps });
+    drop(attaching);
+    vif.join_ovs(hosting.shared);
     Ok(())
 }
 
@@ -116,6 +118,7 @@ pub(crate) fn disconnect<W: World>(vif: &mut VifState<W>, hosting: &mut Hosting<
     for port in connection.ports() {
         hosting.shared.release_port(port, hosting.engines);
     }
+    vif.leave_ovs(hosting.shared);
     true
 }
 

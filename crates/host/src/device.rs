@@ -23,6 +23,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 
 use ringway_datapath::MacAddr;
+use ringway_ovs::OvsBridge;
 use ringway_xenbus::{Hotplug, Keys, Vif};
 
 pub use bridged::{Bridged, LowMtu};
@@ -64,8 +65,12 @@ pub struct HostDevice<K: Kernel> {
     purpose: Purpose,
     /// The kernel's number for it. Its name may change.
     pub index: u32,
-    /// What was configured, if we have put it on its bridge.
+    /// What was configured, if we have put it on its bridge, or have it put there.
     placed: Option<Bridged>,
+    /// The bridge of Open vSwitch that it is for. It is a port there while its guest is connected.
+    ovs: Option<OvsBridge>,
+    /// Whether it was made by this process, and this was not taken into account yet.
+    is_made: bool,
     /// The bridge that it belongs on: the last one that it was on, unless it was taken off.
     home: Option<BridgeId>,
     seen: Seen<K::Port>,
@@ -148,6 +153,8 @@ impl<K: Kernel> HostDevice<K> {
             purpose,
             index: link.index,
             placed: None,
+            ovs: None,
+            is_made: false,
             home: None,
             seen: Seen::new(link),
         }
@@ -160,6 +167,9 @@ impl<K: Kernel> HostDevice<K> {
         let Some(link) = links.iter().find(|link| link.index == self.index) else {
             return self.configured(true);
         };
+        if self.ovs.is_some() {
+            return Place { is_down: !link.is_up, ..self.configured(false) };
+        }
         let master = link.master.and_then(|index| links.iter().find(|it| it.index == index));
         let attached_to = master.map_or(&link.name, |master| &master.name).clone();
         Place { attached_to, is_down: !link.is_up, is_gone: false }

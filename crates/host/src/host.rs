@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ringway_hypervisor::Hypervisor as _;
+use ringway_ovs::Ids;
 use ringway_switch::PortId;
 use ringway_vif_shell::device::{read_keys, remove_error, write};
 use ringway_wire::DomId;
@@ -45,6 +46,11 @@ pub enum Event<S> {
     Session(String, S),
     /// The virtio vif with this name was removed.
     Removed(String),
+    /// The last [order](crate::PortOrder) was carried out, or why not.
+    PortAnswered(Result<Ids, String>),
+    /// These vifs, by the [paths](Purpose::path) of their purposes, have ports of Open vSwitch since
+    /// an earlier process.
+    PortsFound(Vec<String>),
 }
 
 /// All vifs that this process serves, and what they share.
@@ -161,8 +167,27 @@ impl<W: World> Host<W> {
                 }
             }
             Event::Removed(name) => self.remove_virtio(&name, now, parts),
+            Event::PortAnswered(outcome) => {
+                if let Some((Purpose::Xen(vif), fault)) = self.shared.ovs.answered(outcome, now) {
+                    let xen = self.vifs.get_mut(&vif);
+                    xen.map_or(Ok(()), |xen| xen.end.show_fault(parts.store, fault))?;
+                }
+            }
+            Event::PortsFound(paths) => {
+                paths.iter().for_each(|path| self.leave_if_unneeded(path));
+            }
         }
         Ok(())
+    }
+
+    /// Removes the port of a vif that is not served any more, or not by such a port. That of a vif
+    /// whose guest has yet to return to this process stays.
+    fn leave_if_unneeded(&mut self, path: &str) {
+        let Some(vif) = Purpose::parse(path) else { return };
+        let is_needed = |state: &VifState<W>| state.device.is_none() || state.is_for_ovs();
+        if !self.state_for(&vif).is_some_and(|state| is_needed(state)) {
+            self.shared.ovs.remove(vif);
+        }
     }
 
     /// Handles a queue that an engine gave up: its guest is disconnected, unless its vif has only
@@ -294,7 +319,8 @@ impl<W: World> Host<W> {
     /// When something is due that was deferred.
     pub fn due(&self) -> Option<Instant> {
         let xen = self.vifs.values().filter_map(|it| it.end.due());
-        xen.chain(self.virtio.iter().filter_map(VirtioVif::due)).min()
+        let virtio = self.virtio.iter().filter_map(VirtioVif::due);
+        xen.chain(virtio).chain(self.shared.ovs.due()).min()
     }
 
     /// Gives turns to the vifs of Xen whose deferred work is due.
@@ -528,7 +554,7 @@ impl<W: World> Host<W> {
     fn drop_if_finished(&mut self, vif: Vif, parts: &mut Parts<'_, W>) {
         if self.vifs.get(&vif).is_some_and(|it| it.end.is_finished()) {
             if let Some(xen) = self.vifs.remove(&vif) {
-                xen.remove(parts.devices, parts.notes);
+                xen.remove(&mut self.shared, parts.devices, parts.notes);
             }
             self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);
         }

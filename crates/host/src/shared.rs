@@ -17,6 +17,7 @@ use ringway_xenbus::{Features, Offer};
 use crate::comparison::Comparison;
 use crate::notes::Notes;
 use crate::occupants::Occupants;
+use crate::ovs_ports::OvsPorts;
 use crate::quarantine::Quarantine;
 
 /// What was configured for all vifs.
@@ -49,6 +50,8 @@ pub struct Shared {
     pub quarantine: Quarantine,
     /// When to compare network devices with what the kernel has.
     pub comparison: Comparison,
+    /// The ports of vifs on bridges of Open vSwitch.
+    pub ovs: OvsPorts,
     ports: Ports,
     /// Reports of engines that have not been handled yet.
     reports: VecDeque<QueueDown>,
@@ -109,6 +112,7 @@ impl Shared {
             occupants: Occupants::default(),
             quarantine: Quarantine::read(notes),
             comparison: Comparison::new(now),
+            ovs: OvsPorts::default(),
             ports: Ports::default(),
             reports: VecDeque::new(),
             started: now,

@@ -17,7 +17,7 @@ use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
 
 use crate::around::{Around, OtherPort};
-use crate::device::{Link, Place};
+use crate::device::{Link, Place, Purpose};
 use crate::host::Host;
 use crate::limited::{flood_limit, storm_limits};
 use crate::shared::Shared;
@@ -134,6 +134,7 @@ impl View<'_> {
             error: state
                 .fault()
                 .or_else(|| place.fault())
+                .or_else(|| shared.ovs.fault(&Purpose::of(&state.charged)))
                 .or_else(|| state.why_not_assigned(shared)),
             mac: rules.mac().map(|mac| mac.to_string()),
             locking_mode: rules
@@ -155,6 +156,7 @@ impl View<'_> {
                 .filter(|it| it.device_port.is_none())
                 .and_then(|it| multicast_status(&shared.switch, it.port)),
             attached_to: place.attached_to,
+            ovs: shared.ovs.status(&Purpose::of(&state.charged)),
             is_down: place.is_down,
             max_queues: state.offer.queues_max,
             offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),

@@ -8,6 +8,7 @@ use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
 use ringway_netback::Interrupted;
+use ringway_ovs::{Facts, PortWanted};
 use ringway_steering::control::HashControl;
 use ringway_switch::PortId;
 use ringway_xenbus::limits::LinkState;
@@ -15,7 +16,7 @@ use ringway_xenbus::{Keys, Offer, VifLimits};
 
 use crate::comparison::Followed;
 use crate::connection::Connection;
-use crate::device::{HostLinks, Link, VifDevice};
+use crate::device::{HostLinks, Link, Purpose, VifDevice};
 use crate::limited::{Limited, unlimited};
 use crate::log::{LeftOut, LogAllowance};
 use crate::quarantine::Charged;
@@ -35,6 +36,8 @@ pub struct VifState<W: World> {
     pub rules: Rules,
     /// Its network device, if the vif is not on the switch.
     pub device: Option<DeviceOf<W>>,
+    /// From what the ids of its port on a bridge of Open vSwitch follow, apart from its address.
+    pub facts: Facts,
     /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
     pub limited: Limited,
     /// What its guest has set over its control ring. It outlives connections: a guest that returns
@@ -63,6 +66,7 @@ impl<W: World> VifState<W> {
             offer,
             rules,
             device: None,
+            facts: Facts::default(),
             limited: Limited::new(shared.flood_budget(now), now),
             hashing: Arc::default(),
             is_quarantined: false,
@@ -212,12 +216,43 @@ impl<W: World> VifState<W> {
             let count = u16::try_from(connection.queues.len()).unwrap_or(u16::MAX);
             let caps = connection.caps;
             shared.detach(port, *engines);
-            return self.attach_device(port, to, (count, caps), shared, engines, *now);
+            self.attach_device(port, to, (count, caps), shared, engines, *now)?;
+            self.join_ovs(shared);
+            return Ok(());
         }
         if let Some(device) = &mut self.device {
             device.is_detached = false;
         }
         Ok(())
+    }
+
+    /// Asks for the port of its network device, if that is for a bridge of Open vSwitch.
+    pub(crate) fn join_ovs(&mut self, shared: &mut Shared) {
+        let Some(device) = &mut self.device else { return };
+        let Some(bridge) = device.ovs().cloned() else { return };
+        let mac = self.rules.mac().map(|mac| mac.to_string());
+        let facts = Facts { mac, ..self.facts.clone() };
+        let wanted = PortWanted { device: device.name(), bridge, facts };
+        shared.ovs.join(Purpose::of(&self.charged), wanted, device.take_is_made());
+    }
+
+    /// Asks for the removal of that port.
+    pub(crate) fn leave_ovs(&self, shared: &mut Shared) {
+        if self.is_for_ovs() {
+            shared.ovs.leave(Purpose::of(&self.charged));
+        }
+    }
+
+    /// Asks for its removal, because the vif ends.
+    pub(crate) fn remove_from_ovs(&self, shared: &mut Shared) {
+        if self.is_for_ovs() {
+            shared.ovs.remove(Purpose::of(&self.charged));
+        }
+    }
+
+    /// Whether its network device is for a bridge of Open vSwitch.
+    pub(crate) fn is_for_ovs(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| device.ovs().is_some())
     }
 
     /// Serves the vif by another network device in place of the present one: its guest stays

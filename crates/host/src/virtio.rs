@@ -15,6 +15,7 @@ use std::io;
 use std::time::Instant;
 
 use ringway_datapath::{MacAddr, OffloadCaps, PortRules};
+use ringway_ovs::Facts;
 use ringway_wire::virtio::Features;
 use ringway_xenbus::{Limit, VifLimits};
 
@@ -43,8 +44,11 @@ pub struct VirtioWanted {
     pub queues: u16,
     /// Work that this guest may leave to the host, in addition to what all guests may.
     pub offloads: OffloadCaps,
-    /// The Linux bridge that it is on instead of the switch.
+    /// The bridge that it is on instead of the switch: one of Linux, or of Open vSwitch, perhaps
+    /// with VLANs.
     pub bridge: Option<String>,
+    /// `iface-id` of its port on a bridge of Open vSwitch, if it has one of its own.
+    pub iface_id: Option<String>,
     /// Virtio features that may be offered.
     pub features: Features,
     /// Protocol features that may be offered.
@@ -132,6 +136,11 @@ impl<W: World> VirtioVif<W> {
         let offer = hosting.shared.offer(Some(wanted.queues));
         let mut state = VifState::new(charged, offer, rules, hosting.shared, now);
         state.device = device;
+        state.facts = Facts {
+            iface_id: wanted.iface_id.clone(),
+            vm_name: Some(wanted.name.clone()),
+            ..Facts::default()
+        };
         state.limited.mtu_min = floor.mtu();
         state.set_limits(&settings.keys(), hosting);
         let mut vif = VirtioVif {
@@ -183,6 +192,7 @@ impl<W: World> VirtioVif<W> {
             let _ = forgotten.inspect_err(|reason| tracing::warn!("{reason}"));
         }
         hosting.shared.quarantine.release(&self.state.charged, notes);
+        self.state.remove_from_ovs(hosting.shared);
         let device = self.state.device;
         let removed = device.map(|device| hosting.devices.remove(device, hosting.notes));
         if let Some(Err(error)) = removed {

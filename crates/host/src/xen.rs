@@ -12,6 +12,7 @@ use ringway_engine::PortSteering;
 use ringway_engine::steps::Attachment;
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
 use ringway_netback::{ControlParts, ControlRole, FrontendFeatures, Interrupted, QueueParts};
+use ringway_ovs::{Facts, check_id};
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
@@ -19,7 +20,7 @@ use ringway_xenbus::{
     BadKeys, ControlConfig, EventPorts, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Vif,
     XenbusState,
 };
-use ringway_xenstore::{Client, Lost, unless_refused};
+use ringway_xenstore::{Client, Lost, Transport, domain_path, unless_refused};
 use rustix::io::Errno;
 
 use crate::attach::{NewQueues, connect, disconnect};
@@ -55,6 +56,9 @@ pub enum Unservable {
          only ringway's own switch supports: remove its script and bridge, or let the bridge do it"
     )]
     NotOnSwitch,
+    /// An id of its port cannot be used.
+    #[error("{0}")]
+    Id(String),
     /// Its network device cannot be made.
     #[error(transparent)]
     Device(#[from] io::Error),
@@ -100,6 +104,9 @@ impl<W: World> XenVif<W> {
         let state = VifState { device, is_quarantined, hashing, ..state };
         let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
         let mut begun = XenVif { end, state };
+        if begun.state.is_for_ovs() {
+            begun.state.facts = facts(vif, keys, parts.store)?;
+        }
         begun.state.set_limits(keys, &mut parts.split(shared, now).1);
         match refused {
             Some(reason) => begun.feed(Input::Refused(reason), shared, parts, now)?,
@@ -185,14 +192,36 @@ impl<W: World> XenVif<W> {
     }
 
     /// Releases the network device, and forgets what the guest has set, after the vif was removed.
-    pub(crate) fn remove(self, devices: &mut Devices<W::Kernel>, notes: &mut W::Notes) {
+    pub(crate) fn remove(
+        self,
+        shared: &mut Shared,
+        devices: &mut Devices<W::Kernel>,
+        notes: &mut W::Notes,
+    ) {
         hashing::forget(&self.state.name, notes);
+        self.state.remove_from_ovs(shared);
         let Some(device) = self.state.device else { return };
         let name = device.name();
         if let Err(error) = devices.remove(device, notes) {
             tracing::debug!(name, %error, "the network device was already gone");
         }
     }
+}
+
+/// What the toolstack has written of a vif and its machine, from which the ids of its port follow.
+fn facts<T: Transport>(vif: Vif, keys: &Keys, store: &mut Client<T>) -> Result<Facts, Lost> {
+    let mut read = |path: &str| unless_refused(store.read(path), None);
+    let home = domain_path(vif.frontend);
+    let vm_name = read(&format!("{home}/name"))?;
+    // `/vm/UUID`
+    let machine = read(&format!("{home}/vm"))?;
+    let vm_uuid = machine.and_then(|path| path.strip_prefix("/vm/").map(str::to_owned));
+    let vif_uuid = match &vm_uuid {
+        Some(uuid) => read(&format!("/xapi/{uuid}/private/vif/{}/vif-uuid", vif.handle))?,
+        None => None,
+    };
+    let iface_id = keys.iface_id().map(str::to_owned);
+    Ok(Facts { iface_id, mac: None, vm_name, handle: vif.handle, vif_uuid, vm_uuid })
 }
 
 fn prepare<W: World>(
@@ -231,6 +260,7 @@ impl XenWanted {
         if (keys.script().is_some() || keys.bridge().is_some()) && rules.is_for_switch() {
             return Err(Unservable::NotOnSwitch);
         }
+        keys.iface_id().map_or(Ok(()), |id| check_id("iface-id", id)).map_err(Unservable::Id)?;
         let queues_max = keys.max_queues_limit()?.unwrap_or(queues_max).max(1);
         // A connected guest keeps the offer of the backend's previous run.
         let queues = queues_max.max(keys.queues_offered().unwrap_or(1));

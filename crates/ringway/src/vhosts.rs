@@ -33,6 +33,7 @@ pub(crate) fn config(described: &Vhost) -> VhostVif {
             queues: described.queues,
             offloads: described.vif.offloads.caps(),
             bridge: described.vif.bridge.as_ref().map(|bridge| bridge.0.clone()),
+            iface_id: described.iface_id.as_ref().map(|id| id.0.clone()),
             features,
             protocol,
             mac: described.mac.map(|mac| mac.0),

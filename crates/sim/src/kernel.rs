@@ -156,6 +156,14 @@ impl<W: Wire> SimKernel<W> {
         self.0.borrow_mut().add(name, LinkKind::Bridge, None).map(|_| ())
     }
 
+    /// Adds a bridge of Open vSwitch, which is up.
+    ///
+    /// # Errors
+    /// `AlreadyExists`
+    pub fn add_ovs_bridge(&self, name: &str) -> io::Result<()> {
+        self.0.borrow_mut().add(name, LinkKind::OpenVswitch, None).map(|_| ())
+    }
+
     /// Adds a link of another kind, which is up.
     ///
     /// # Errors

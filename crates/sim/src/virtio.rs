@@ -384,6 +384,7 @@ pub(crate) fn described(
         queues,
         offloads: OffloadCaps::ALL,
         bridge,
+        iface_id: None,
         features: Features(u64::MAX),
         protocol: PROTOCOL_FEATURES,
         mac: guest.map(mac_of),

@@ -56,6 +56,8 @@ pub struct BackendEnd {
 struct Rest {
     vif: Vif,
     error: Option<String>,
+    /// The last fault that was [shown](BackendEnd::show_fault), unless it is gone.
+    fault: Option<String>,
     /// Whether there are error nodes, including those that a killed backend has left.
     has_error_nodes: bool,
     rate_limit: RateLimit,
@@ -70,6 +72,7 @@ impl BackendEnd {
         let rest = Rest {
             vif,
             error: None,
+            fault: None,
             has_error_nodes: true,
             rate_limit: RateLimit::new(READS_BURST, READ_INTERVAL, now),
             read: None,
@@ -101,6 +104,26 @@ impl BackendEnd {
     /// Why the vif is closed or its frontend is not served, if so.
     pub fn error(&self) -> Option<&str> {
         self.rest.error.as_deref()
+    }
+
+    /// Shows, in the nodes that tools read, why the network of a served vif does not work as it
+    /// should, or that it does again.
+    ///
+    /// # Errors
+    /// The loss of XenStore.
+    pub fn show_fault<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        fault: Option<String>,
+    ) -> Result<(), Lost> {
+        let rest = &mut self.rest;
+        let before = std::mem::replace(&mut rest.fault, fault.clone());
+        match fault {
+            Some(fault) => unless_refused(rest.report(store, &fault), ()),
+            // A later error stays.
+            None if before.is_some() && rest.error == before => rest.clear_error(store),
+            None => Ok(()),
+        }
     }
 
     /// Whether the end is finished: the vif was removed, and this end can be dropped.

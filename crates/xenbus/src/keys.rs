@@ -24,6 +24,8 @@ pub(crate) const ERROR: &str = "error";
 pub(crate) const TYPE: &str = "type";
 pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const SCRIPT: &str = "script";
+/// The id of the vif in a network behind Open vSwitch, such as OVN; in the backend's directory.
+pub(crate) const IFACE_ID: &str = "iface-id";
 pub(crate) const VIFNAME: &str = "vifname";
 /// Whether the link is up: in the backend's directory, where both ends read it.
 pub(crate) const CARRIER: &str = "carrier";
@@ -122,12 +124,6 @@ pub(crate) const ERROR_MAX: usize = 300;
 /// The largest MTU: netif counts the bytes of a whole frame, including its 14 of Ethernet, in 16
 /// bits.
 const MTU_MAX: u16 = u16::MAX - 14; // not a limit: the protocol's
-
-/// The hotplug script that is ours, by the last part of its path.
-const SWITCH_SCRIPT: &str = "vif-ringway";
-
-/// The longest interface name in Linux, in bytes (`IFNAMSIZ`, less the 0 at its end).
-const INTERFACE_NAME_MAX: usize = 15; // not a limit: the kernel's
 
 /// The longest name of a port, in bytes.
 const PORT_NAME_MAX: usize = 64;
@@ -252,37 +248,6 @@ impl Keys {
         self.text(MTU).map(parse).transpose()
     }
 
-    /// The hotplug script that the toolstack runs for the vif's network device, if any. With one,
-    /// the toolstack decides where the device belongs, not the backend.
-    pub fn script(&self) -> Option<&str> {
-        self.text(SCRIPT).filter(|script| !script.is_empty() && !self.is_for_switch())
-    }
-
-    /// Whether the vif is on ringway's own switch. A toolstack requests that by naming our script,
-    /// because it has no key for it.
-    fn is_for_switch(&self) -> bool {
-        self.text(SCRIPT).is_some_and(|script| script.rsplit('/').next() == Some(SWITCH_SCRIPT))
-    }
-
-    /// The name that the toolstack gives the vif's network device (`vifname`), if it does not leave
-    /// that to the backend.
-    ///
-    /// # Errors
-    /// [`BadKeys::Unreadable`] if Linux would reject the name, or treat it as a pattern of names.
-    pub fn device_name(&self) -> Result<Option<&str>, BadKeys> {
-        let Some(name) = self.text(VIFNAME).filter(|name| !name.is_empty()) else {
-            return Ok(None);
-        };
-        // With a `%` the kernel would choose the name; it rejects the other characters
-        // (`dev_valid_name`).
-        let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
-        let is_dots = matches!(name, "." | "..");
-        if name.len() > INTERFACE_NAME_MAX || is_dots || name.contains(is_bad) {
-            return Err(self.unreadable(VIFNAME, name, "a name for a network interface"));
-        }
-        Ok(Some(name))
-    }
-
     /// The limit of what the guest may transmit, if the toolstack sets one.
     ///
     /// # Errors
@@ -393,12 +358,6 @@ impl Keys {
                 .ok_or_else(|| self.unreadable(LINE_VLAN, line, line_vlans::EXPECTED)),
             _ => Ok(VlanRules { untagged, tagged }),
         }
-    }
-
-    /// The Linux bridge to attach the vif to, if the toolstack names one. Beside our own script the
-    /// name is only libxl's default, and is ignored.
-    pub fn bridge(&self) -> Option<&str> {
-        self.text(BRIDGE).filter(|bridge| !bridge.is_empty() && !self.is_for_switch())
     }
 
     /// The most queues that a backend may offer for this vif, if the toolstack limits them
@@ -523,46 +482,6 @@ mod tests {
 
     fn keys(key: &str, value: &str) -> Keys {
         Keys::new("/local/domain/0/backend/vif/1/0", [(key.to_owned(), value.to_owned())])
-    }
-
-    #[test]
-    fn a_device_has_a_name_that_linux_accepts() {
-        for name in ["vif1.0", "a", "fifteen-bytes-x", "\u{e9}t\u{e9}"] {
-            assert_eq!(keys(VIFNAME, name).device_name(), Ok(Some(name)));
-        }
-        assert_eq!(keys(VIFNAME, "").device_name(), Ok(None));
-        assert_eq!(keys(STATE, "1").device_name(), Ok(None));
-        for bad in [
-            "sixteen-bytes-xx",
-            ".",
-            "..",
-            "a/b",
-            "a b",
-            "a\tb",
-            "a\n",
-            "a:1",
-            "tap%d",
-            "a\0b",
-            "\x1b[2J",
-        ] {
-            let error = keys(VIFNAME, bad).device_name().expect_err(bad).to_string();
-            assert!(error.contains("/1/0/vifname") && !error.contains(char::is_control), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_vif_with_our_own_script_is_on_no_bridge_and_waits_for_no_script() {
-        let both = |script: &str| {
-            let own = |text: &str| text.to_owned();
-            Keys::new("/b", [(own(SCRIPT), own(script)), (own(BRIDGE), own("xenbr0"))])
-        };
-        for script in ["vif-ringway", "/etc/xen/scripts/vif-ringway"] {
-            assert_eq!((both(script).script(), both(script).bridge()), (None, None));
-        }
-        for script in ["/etc/xen/scripts/vif-bridge", "/etc/not-vif-ringway"] {
-            let keys = both(script);
-            assert_eq!((keys.script(), keys.bridge()), (Some(script), Some("xenbr0")));
-        }
     }
 
     #[test]

@@ -67,6 +67,7 @@ mod key_set;
 pub mod keys;
 pub mod limits;
 mod line_vlans;
+mod place;
 mod rate;
 pub mod rules;
 mod state;

@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::{Source, start};
 use crate::section::VifSection;
 use crate::value::Mac;
-use crate::{GuestVif, InterfaceName};
+use crate::{BridgeName, GuestVif};
 
 /// The addresses that vifs have.
 pub(super) type Claims = HashMap<Mac, Vec<Claim>>;
@@ -20,7 +20,7 @@ pub(super) struct Claim {
 }
 
 /// What frames that could meet have in common: the bridge and the VLAN.
-type Place = (Option<InterfaceName>, Option<u16>);
+type Place = (Option<BridgeName>, Option<u16>);
 
 impl Source<'_> {
     /// Notes the addresses of a vif of this owner, in a section of this name, and that others have

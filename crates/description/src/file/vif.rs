@@ -9,8 +9,8 @@ use toml::Spanned;
 use super::{Source, start};
 use crate::limits::Limited;
 use crate::section::VifSection;
-use crate::value::{Cidr, InterfaceName, Mac, Network, Within};
-use crate::{Bridge, GuestVif, Offloads};
+use crate::value::{Cidr, Mac, Network, Within};
+use crate::{Bridge, BridgeName, GuestVif, Offloads};
 
 impl Source<'_> {
     /// A vif in a section of this name, with a number for its guest and itself.
@@ -65,7 +65,7 @@ impl Source<'_> {
     /// Checks that the vif's bridge is described. A virtio vif may be on any bridge of the host.
     fn check_bridge(&self, section: &VifSection, of: &str, bridges: &[Bridge]) {
         // A bridge whose name could not be read may be the one.
-        let is_known = |name: &InterfaceName| bridges.iter().any(|known| known.name == *name);
+        let is_known = |name: &BridgeName| bridges.iter().any(|known| known.name.0 == name.0);
         let Some(bridge) = section.bridge.as_ref().filter(|it| !is_known(it.get_ref())) else {
             return;
         };

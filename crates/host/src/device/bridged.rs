@@ -3,10 +3,11 @@
 use std::io;
 
 use ringway_datapath::OffloadCaps;
+use ringway_ovs::OvsBridge;
 
 use super::applied::Applied;
 use super::keeper::Keeper;
-use super::kernel::{Kernel, Link, LinkSetting, Tap};
+use super::kernel::{Kernel, Link, LinkKind, LinkSetting, Tap};
 use super::purpose::Purpose;
 use super::{
     GSO_MAX, HOST_ADDRESS, HostDevice, find, home, is_bridge, log_deleted, take_over, wait_for_name,
@@ -30,7 +31,7 @@ pub struct Bridged {
     pub purpose: Purpose,
     /// Its name.
     pub name: String,
-    /// The bridge.
+    /// The bridge: one of Linux, or one of Open vSwitch, perhaps with VLANs.
     pub bridge: String,
     /// Its queues.
     pub queues: u16,
@@ -49,23 +50,40 @@ impl Bridged {
         notes: &mut impl Notes,
     ) -> io::Result<HostDevice<K>> {
         let note = keeper.note_for(&self.purpose);
-        let Keeper { net, applied: all } = keeper;
+        let Keeper { net, can_join, applied: all } = keeper;
         let before = all.of(&self.purpose).cloned();
-        let (tap, applied) = match find(net, &self.name, &note)? {
-            Some(found) => {
-                let before = before.filter(|before| before.index == found.index);
+        let found = find(net, &self.name, &note)?;
+        let index = found.as_ref().map(|found| found.index);
+        let noted = before.clone().filter(|before| Some(before.index) == index);
+        let ovs = self.on_ovs(net, *can_join, noted.as_ref())?;
+        let was_on_linux = noted.as_ref().is_some_and(|noted| noted.bridge.is_some());
+        let (tap, applied, is_made) = match (found, &ovs) {
+            (Some(found), Some(_)) if !was_on_linux => {
                 let (tap, found) = take_over(net, &note, found, self.queues)?;
-                let applied = self.update(net, &found, before)?;
-                (tap, applied)
+                (tap, self.update_for_ovs(net, &found, noted)?, false)
             }
-            None => {
+            (found, Some((_, Some(bridge)))) => {
+                // A port of a Linux bridge cannot be one of Open vSwitch.
+                found.map_or(Ok(()), |found| net.delete(&found.name))?;
+                let (tap, applied) = self.make_for_ovs(net, &note, bridge)?;
+                (tap, Some(applied), true)
+            }
+            (Some(found), _) => {
+                let (tap, found) = take_over(net, &note, found, self.queues)?;
+                (tap, self.update(net, &found, noted)?, false)
+            }
+            (None, _) => {
                 log_deleted(&self.name, before.as_ref());
-                self.make(net, &note)?
+                let (tap, applied) = self.make(net, &note)?;
+                (tap, applied, true)
             }
         };
         tap.set_offloads(OffloadCaps::ALL)?;
         let link = net.link(tap.name())?;
-        let home = home(net, &link, applied.as_ref())?;
+        let home = match ovs {
+            Some(_) => None,
+            None => home(net, &link, applied.as_ref())?,
+        };
         // Last: a device that persists has its notes.
         tap.set_persistent(true)?;
         if let Some(applied) = applied {
@@ -75,12 +93,35 @@ impl Bridged {
         device.attached_to.clone_from(&self.bridge);
         // It is served by now, so nothing refuses it any more.
         let placed = Some(Bridged { low_mtu: LowMtu::Warn, ..self.clone() });
-        Ok(HostDevice { placed, home, ..device })
+        let ovs = ovs.map(|(bridge, _)| bridge);
+        Ok(HostDevice { placed, ovs, is_made, home, ..device })
     }
 
     fn make<K: Kernel>(&self, net: &mut K, note: &str) -> io::Result<(K::Tap, Option<Applied>)> {
         let bridge = self.bridge_link(net)?;
-        let mtu = self.mtu_on(&bridge)?;
+        let tap = self.make_unattached(net, note, self.mtu_on(&bridge)?)?;
+        net.set(&self.name, &[LinkSetting::Master(&self.bridge), LinkSetting::Up])?;
+        let index = net.link(&self.name)?.index;
+        Ok((tap, Some(self.applied(index, &bridge))))
+    }
+
+    /// A device that Open vSwitch gets as a port once its guest has connected. Its MTU changes
+    /// that of no other port.
+    fn make_for_ovs<K: Kernel>(
+        &self,
+        net: &mut K,
+        note: &str,
+        bridge: &Link,
+    ) -> io::Result<(K::Tap, Applied)> {
+        let mtu = self.mtu.map_or(bridge.mtu, u32::from).max(self.mtu_min.into());
+        let tap = self.make_unattached(net, note, mtu)?;
+        net.set(&self.name, &[LinkSetting::Up])?;
+        let index = net.link(&self.name)?.index;
+        let mtu = self.mtu.map(u32::from);
+        Ok((tap, Applied { index, name: self.name.clone(), mtu, ..Applied::default() }))
+    }
+
+    fn make_unattached<K: Kernel>(&self, net: &mut K, note: &str, mtu: u32) -> io::Result<K::Tap> {
         wait_for_name(net, &self.name)?;
         let tap = net.open_tap(&self.name, self.queues)?;
         let address = LinkSetting::Address(HOST_ADDRESS.0);
@@ -88,11 +129,65 @@ impl Bridged {
         let settings =
             [LinkSetting::Alias(note), GSO_MAX, address, LinkSetting::NoLinkLocalAddress];
         net.set(&self.name, &settings)?;
-        // The MTU first: that of a bridge is the least of its ports.
+        // Before it is on a bridge, whose MTU is the least of its ports.
         net.set(&self.name, &[LinkSetting::Mtu(mtu)])?;
-        net.set(&self.name, &[LinkSetting::Master(&self.bridge), LinkSetting::Up])?;
-        let index = net.link(&self.name)?.index;
-        Ok((tap, Some(self.applied(index, &bridge))))
+        Ok(tap)
+    }
+
+    /// The bridge of Open vSwitch that the device is for, with its link, if the name is not that of
+    /// a Linux bridge. Whether Open vSwitch has such a bridge is known only when a port joins it,
+    /// and one that it has may be missing while it is restarted: a device that was made for it stays
+    /// in use.
+    fn on_ovs(
+        &self,
+        net: &mut impl Kernel,
+        can_join: bool,
+        noted: Option<&Applied>,
+    ) -> io::Result<Option<(OvsBridge, Option<Link>)>> {
+        let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if net.link(&self.bridge).is_ok_and(|link| is_bridge(&link)) {
+            return Ok(None);
+        }
+        let Ok(bridge) = self.bridge.parse::<OvsBridge>() else { return Ok(None) };
+        let has_vlans = bridge.name != self.bridge;
+        let link = match net.link(&bridge.name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if can_join && noted.is_some_and(|noted| noted.bridge.is_none()) {
+                    return Ok(Some((bridge, None)));
+                }
+                return if has_vlans { Err(error) } else { Ok(None) };
+            }
+            link => link?,
+        };
+        match link.kind {
+            LinkKind::OpenVswitch | LinkKind::Tap if can_join => Ok(Some((bridge, Some(link)))),
+            LinkKind::OpenVswitch => refused(format!(
+                "{} is a bridge of Open vSwitch, which no vif of a tenant with a process of its \
+                 own can be on: start the host without --isolate, or use a hotplug script",
+                bridge.name
+            )),
+            _ if has_vlans => refused(format!(
+                "{} is not a bridge of Open vSwitch, and only such a one has VLANs beside its name",
+                bridge.name
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    /// Applies to such a device what has changed in the description.
+    fn update_for_ovs(
+        &self,
+        net: &mut impl Kernel,
+        found: &Link,
+        noted: Option<Applied>,
+    ) -> io::Result<Option<Applied>> {
+        net.set(&found.name, &[GSO_MAX])?;
+        let Some(noted) = noted else { return Ok(None) };
+        let mtu = self.mtu.map(u32::from);
+        if let Some(mtu) = mtu.filter(|_| noted.mtu != mtu) {
+            net.set(&found.name, &[LinkSetting::Mtu(mtu.max(self.mtu_min.into()))])?;
+        }
+        Ok(Some(Applied { mtu, ..noted }))
     }
 
     /// Applies to a device that was taken over what has changed in the description.

@@ -97,6 +97,8 @@ impl<K: Kernel> HostDevice<K> {
         let mut port = now.ports.get(&self.index).cloned().filter(|_| link.master.is_some());
         let name = &link.name;
         let master = link.master.and_then(|index| now.links.get(&index));
+        // Open vSwitch alone knows on which of its bridges a device is.
+        let master = master.filter(|_| self.ovs.is_none());
         match (master, self.home.take()) {
             (Some(master), home) => {
                 if home.is_some_and(|(_, index)| index != master.index) {
@@ -233,7 +235,7 @@ impl<K: Kernel> HostDevice<K> {
         // Last: what fails before leaves nothing, and is tried again.
         tap.set_persistent(true)?;
         (self.index, self.tap) = (index, tap);
-        self.is_detached = true;
+        (self.is_detached, self.is_made) = (true, true);
         self.note(keeper, notes);
         tracing::warn!(
             name,

@@ -12,6 +12,8 @@ use crate::notes::Notes;
 pub struct Keeper<K> {
     /// The links of the host.
     pub net: K,
+    /// Whether ports of Open vSwitch can be asked for: another process does that.
+    pub can_join: bool,
     /// What was applied to the devices.
     pub(crate) applied: AppliedNotes,
 }
@@ -20,7 +22,7 @@ impl<K: Kernel> Keeper<K> {
     /// Knows what earlier processes have noted. `owner` identifies the devices of a host, whichever
     /// of its processes makes them.
     pub fn new(net: K, owner: &str, notes: &mut impl Notes) -> Keeper<K> {
-        Keeper { net, applied: AppliedNotes::read(owner, notes) }
+        Keeper { net, can_join: false, applied: AppliedNotes::read(owner, notes) }
     }
 
     /// The note on a device.

@@ -153,6 +153,8 @@ pub enum LinkKind {
     Tap,
     /// A bridge.
     Bridge,
+    /// A bridge of Open vSwitch, if its datapath is in the kernel; otherwise it is a TAP device.
+    OpenVswitch,
     /// Another one.
     Other,
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use ringway_xenbus::Vif;
 
 use super::kernel::{Link, LinkKind};
-use crate::quarantine::vif_name;
+use crate::quarantine::{Charged, vif_name};
 
 /// What a network device is for; with its owner, its note.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,8 +23,16 @@ const VIRTIO: &str = "virtio/";
 const UPLINK: &str = "uplink";
 
 impl Purpose {
+    /// The vif that panics are charged to.
+    pub(crate) fn of(vif: &Charged) -> Purpose {
+        match vif {
+            Charged::Xen(vif) => Purpose::Xen(*vif),
+            Charged::Virtio(name) => Purpose::Virtio(name.clone()),
+        }
+    }
+
     /// How a note names it.
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         match self {
             Purpose::Xen(vif) => vif.backend_dir(),
             Purpose::Virtio(name) => format!("{VIRTIO}{name}"),
@@ -32,7 +40,8 @@ impl Purpose {
         }
     }
 
-    fn parse(path: &str) -> Option<Purpose> {
+    /// Reads such a name.
+    pub fn parse(path: &str) -> Option<Purpose> {
         if path == UPLINK {
             return Some(Purpose::Uplink);
         }

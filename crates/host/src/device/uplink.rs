@@ -52,7 +52,7 @@ pub fn open_uplink<K: Kernel>(
 ) -> io::Result<HostDevice<K>> {
     let purpose = Purpose::Uplink;
     let note = keeper.note_for(&purpose);
-    let Keeper { net, applied: all } = keeper;
+    let Keeper { net, applied: all, .. } = keeper;
     let before = all.of(&purpose).cloned();
     let mut found = find(net, &uplink.name, &note)?;
     let known = |link: &Link| before.clone().filter(|before| before.index == link.index);

@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_ovs::OvsBridge;
 
 use super::kernel::{Kernel, Link, Tap};
 use super::{HostDevice, Place};
@@ -63,6 +64,19 @@ impl<K: Kernel> VifDevice<K> {
         match self {
             VifDevice::Kept(device) => Some(device),
             VifDevice::Passed(_) => None,
+        }
+    }
+
+    /// The bridge of Open vSwitch that it is for, if it is for one.
+    pub(crate) fn ovs(&self) -> Option<&OvsBridge> {
+        self.kept()?.ovs.as_ref()
+    }
+
+    /// Whether this process has made it since this was last asked.
+    pub(crate) fn take_is_made(&mut self) -> bool {
+        match self {
+            VifDevice::Kept(device) => std::mem::take(&mut device.is_made),
+            VifDevice::Passed(_) => false,
         }
     }
 

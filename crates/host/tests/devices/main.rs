@@ -4,6 +4,7 @@
 
 mod bridged;
 mod keeper;
+mod ovs;
 mod place;
 mod refusals;
 mod uplink;

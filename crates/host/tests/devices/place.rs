@@ -17,6 +17,8 @@ pub(crate) type Device = HostDevice<Net>;
 pub(crate) struct Place {
     pub(crate) net: Net,
     pub(crate) notes: KeptNotes,
+    /// Whether its processes can ask for ports of Open vSwitch.
+    pub(crate) can_join: bool,
 }
 
 impl Place {
@@ -29,7 +31,9 @@ impl Place {
 
     /// What a process knows at its start.
     pub(crate) fn keeper(&mut self) -> Keeper<Net> {
-        Keeper::new(self.net.clone(), OWNER, &mut self.notes)
+        let mut keeper = Keeper::new(self.net.clone(), OWNER, &mut self.notes);
+        keeper.can_join = self.can_join;
+        keeper
     }
 
     /// A process makes a device or takes it over.

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test may read the clock")]
 
 mod described;
+mod ovs;
 mod reload;
 mod rules;
 mod take_over;

@@ -339,6 +339,11 @@ impl Machine {
         Machine { host, engines, kernel, notes, store, hypervisor, devices, now }
     }
 
+    /// Ports of Open vSwitch can be asked for from now on.
+    pub(crate) fn allow_ports(&mut self) {
+        self.devices.keeper().expect("it keeps devices").can_join = true;
+    }
+
     /// Acts on the host.
     pub(crate) fn act<R>(
         &mut self,
@@ -406,6 +411,7 @@ pub(crate) fn wanted(name: &str, bridge: Option<&str>) -> VirtioWanted {
         queues: 4,
         offloads: OffloadCaps::ALL,
         bridge: bridge.map(str::to_owned),
+        iface_id: None,
         features: Features(u64::MAX),
         protocol: u64::MAX,
         mac: None,

@@ -8,8 +8,8 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use ringway_control::{
-    BackendRequest, FloodStatus, HashStatus, LimitsStatus, OpenerRequest, RateStatus, Reconnect,
-    VifStatus, VirtioStatus, listed,
+    BackendRequest, FloodStatus, HashStatus, LimitsStatus, OpenerRequest, OvsStatus, RateStatus,
+    Reconnect, VifStatus, VirtioStatus, listed,
 };
 use ringway_terminal::options::number;
 use ringway_terminal::output::{print, print_json};
@@ -116,7 +116,8 @@ struct Add {
     /// The guest's address: with it, the guest can use no other
     #[arg(long, value_name = "MAC")]
     mac: Option<String>,
-    /// The Linux bridge to put it on, instead of ringway's switch
+    /// The bridge to put it on, instead of ringway's switch: one of Linux, or one of Open vSwitch,
+    /// perhaps with VLANs: br-int.7 is a port of VLAN 7, br-int:8:9 a trunk
     #[arg(long, value_name = "BRIDGE")]
     bridge: Option<String>,
     /// What the guest may transmit, such as 100Mb/s
@@ -404,6 +405,9 @@ fn show(args: &ShowOne) -> Result<()> {
     for (key, value) in vif.virtio.iter().flat_map(virtio) {
         text += &format!("{key:13} {}\n", table::shown(&value));
     }
+    for (key, value) in vif.ovs.iter().flat_map(ovs) {
+        text += &format!("{key:13} {}\n", table::shown(&value));
+    }
     for (key, value) in limits(&vif.limits) {
         text += &format!("{key:13} {}\n", table::shown(&value));
     }
@@ -455,6 +459,18 @@ fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 10] {
         ("protocol", joined(&virtio.protocol)),
         ("  not taken", joined(&virtio.protocol_not_taken)),
         ("  not offered", joined(&virtio.protocol_not_offered)),
+    ]
+}
+
+/// The port of a vif on a bridge of Open vSwitch, for people.
+fn ovs(port: &OvsStatus) -> [(&'static str, String); 5] {
+    let id = |id: &Option<String>| id.clone().unwrap_or_else(|| "-".to_owned());
+    [
+        ("port", port.port.clone()),
+        ("  bridge", port.bridge.clone()),
+        ("  iface-id", id(&port.iface_id)),
+        ("  attached-mac", id(&port.attached_mac)),
+        ("  vm-uuid", id(&port.vm_uuid)),
     ]
 }
 

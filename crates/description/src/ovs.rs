@@ -1,0 +1,81 @@
+//! What a description says of bridges that may be those of Open vSwitch.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ringway_ovs::{OvsBridge, check_id};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::value::{InterfaceName, as_text, text};
+
+/// The bridge of a vif: one of Linux, or one of Open vSwitch, perhaps with VLANs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BridgeName(pub String);
+
+impl FromStr for BridgeName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BridgeName, String> {
+        match text.contains(':') {
+            true => text.parse::<OvsBridge>().map(drop)?,
+            false => text.parse::<InterfaceName>().map(drop)?,
+        }
+        Ok(BridgeName(text.to_owned()))
+    }
+}
+
+impl fmt::Display for BridgeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The id of a vif in a network behind Open vSwitch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IfaceId(pub String);
+
+impl FromStr for IfaceId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<IfaceId, String> {
+        check_id("iface-id", text).map(|()| IfaceId(text.to_owned()))
+    }
+}
+
+impl fmt::Display for IfaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+as_text!(BridgeName, IfaceId);
+
+#[cfg(test)]
+mod tests {
+    use crate::{Usage, parse};
+
+    #[test]
+    fn a_bridge_may_have_vlans_and_a_port_an_id_and_others_are_refused_with_their_line() {
+        let read = |keys: &str| {
+            let text = format!("[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\n{keys}\n");
+            parse("host.toml", &text, Usage::default()).map_err(|error| error.to_string())
+        };
+        let host = read("bridge = 'br-int.7:8'\niface-id = 'a.b_c:d-e'").expect("it is good");
+        let vhost = &host.vhosts[0];
+        assert_eq!(vhost.vif.bridge.as_ref().map(|it| it.0.as_str()), Some("br-int.7:8"));
+        assert_eq!(vhost.iface_id.as_ref().map(|it| it.0.as_str()), Some("a.b_c:d-e"));
+        for (keys, part) in [
+            ("bridge = 'br-int:0'", "line 4: vhost.bridge: \"br-int:0\" names no bridge"),
+            ("bridge = 'br/int'", "line 4: vhost.bridge: `br/int` is not an interface name"),
+            ("iface-id = 'a b'", "line 4: vhost.iface-id: iface-id is \"a b\""),
+            (
+                "[[guest]]\nname = 'a'\n[[guest.vif]]\niface-id = 'a'",
+                "line 7: guest.vif.name, socket, mode, features, max-memory, iface-id: only in",
+            ),
+        ] {
+            let refused = read(keys).expect_err(keys);
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+}

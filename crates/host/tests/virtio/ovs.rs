@@ -1,0 +1,247 @@
+//! Vifs on bridges of Open vSwitch.
+
+use std::collections::BTreeSet;
+
+use ringway_datapath::MacAddr;
+use ringway_host::{Event, Host, Phase, PortOrder, Purpose, VirtioWanted};
+use ringway_ovs::{Facts, Ids};
+
+use crate::world::{Act, Machine, wanted};
+use crate::{LATER, MAC, machine};
+
+const CONNECT: [Act; 3] = [Act::Connect(7), Act::Start(0, true), Act::Apply];
+
+/// A machine with the vif `vm1` on a bridge of Open vSwitch.
+fn on_ovs() -> Machine {
+    let mut machine = machine();
+    machine.kernel.add_ovs_bridge("br-int").expect("a bridge");
+    add(&mut machine);
+    machine
+}
+
+fn add(machine: &mut Machine) {
+    machine.allow_ports();
+    let (iface_id, mac) = (Some("lsp1".to_owned()), Some(MacAddr(MAC)));
+    let wanted = VirtioWanted { iface_id, mac, ..wanted("vm1", Some("br-int.7")) };
+    machine.add(wanted, Phase::Serving).expect("it can be");
+}
+
+fn vm1() -> Purpose {
+    Purpose::Virtio("vm1".to_owned())
+}
+
+fn next(machine: &mut Machine) -> Option<PortOrder> {
+    machine.host.shared.ovs.next_order(machine.now)
+}
+
+/// The next order is to join, of a new device or not.
+fn expect_join(machine: &mut Machine, expected: bool) {
+    match next(machine) {
+        Some(PortOrder::Join { is_new, .. }) if is_new == expected => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+fn expect_leave(machine: &mut Machine) {
+    assert_eq!(next(machine), Some(PortOrder::Leave { vif: vm1() }));
+    machine.on(Event::PortAnswered(Ok(Ids::default())));
+}
+
+fn answer(machine: &mut Machine) {
+    machine
+        .on(Event::PortAnswered(Ok(Ids { iface_id: Some("lsp1".to_owned()), ..Ids::default() })));
+}
+
+#[test]
+fn a_vif_has_its_port_while_its_guest_is_connected() {
+    let mut machine = on_ovs();
+    assert_eq!(next(&mut machine), None, "there is no guest");
+    machine.front_end(&CONNECT);
+    let Some(PortOrder::Join { vif, wanted, is_new: true }) = next(&mut machine) else {
+        panic!("it joins")
+    };
+    assert_eq!((vif, wanted.device.as_str()), (vm1(), "vm1"));
+    assert_eq!((wanted.bridge.name.as_str(), wanted.bridge.tag), ("br-int", Some(7)));
+    let facts = Facts {
+        iface_id: Some("lsp1".to_owned()),
+        mac: Some(MacAddr(MAC).to_string()),
+        vm_name: Some("vm1".to_owned()),
+        ..Facts::default()
+    };
+    assert_eq!(wanted.facts, facts);
+    assert_eq!(machine.status().ovs, None, "there is no answer");
+    answer(&mut machine);
+    let status = machine.status();
+    assert_eq!(status.attached_to, "br-int.7");
+    let port = status.ovs.expect("it has one");
+    assert_eq!((port.bridge.as_str(), port.iface_id.as_deref()), ("br-int", Some("lsp1")));
+
+    machine.front_end(&[Act::Stop(0), Act::Start(0, true), Act::Apply]);
+    assert_eq!(
+        next(&mut machine),
+        None,
+        "a change of its queues within a turn is none of its port"
+    );
+    machine.front_end(&[Act::Leave]);
+    expect_leave(&mut machine);
+    assert_eq!(machine.status().ovs, None);
+    machine.front_end(&CONNECT);
+    expect_join(&mut machine, false);
+    answer(&mut machine);
+    machine.on(Event::Removed("vm1".to_owned()));
+    expect_leave(&mut machine);
+    assert_eq!((next(&mut machine), machine.host.due()), (None, None));
+}
+
+#[test]
+fn a_port_that_cannot_be_is_shown_and_tried_again_and_the_guest_stays_connected() {
+    let mut machine = on_ovs();
+    machine.front_end(&CONNECT);
+    expect_join(&mut machine, true);
+    machine.on(Event::PortAnswered(Err("no bridge named br-int".to_owned())));
+    let status = machine.status();
+    assert_eq!(status.error.as_deref(), Some("no bridge named br-int"));
+    assert_eq!((status.queues.len(), next(&mut machine)), (1, None));
+    machine.now = machine.host.due().expect("it is tried again");
+    expect_join(&mut machine, true);
+    answer(&mut machine);
+    assert_eq!((machine.status().error, machine.host.due()), (None, None));
+}
+
+#[test]
+fn a_device_that_is_made_again_joins_again() {
+    let mut machine = on_ovs();
+    machine.front_end(&CONNECT);
+    expect_join(&mut machine, true);
+    answer(&mut machine);
+    machine.act(Host::follow_devices).expect("it is time");
+    machine.kernel.remove("vm1").expect("it exists");
+    machine.host.shared.comparison.note_change(machine.now);
+    machine.now += LATER;
+    machine.act(Host::follow_devices).expect("it is time");
+    assert_eq!(machine.status().queues.len(), 1);
+    expect_join(&mut machine, true);
+}
+
+#[test]
+fn the_next_process_keeps_the_ports_of_its_vifs_and_removes_those_of_others() {
+    let mut machine = on_ovs();
+    machine.front_end(&CONNECT);
+    let (kernel, notes) = (machine.kernel.clone(), std::mem::take(&mut machine.notes));
+    let mut machine = Machine::start(kernel, notes);
+    add(&mut machine);
+    machine.kernel.add_bridge("br0").expect("a bridge");
+    machine.add(wanted("vm2", Some("br0")), Phase::Serving).expect("it can be");
+    let paths = ["virtio/vm1", "virtio/vm2", "virtio/vm3", "another text"];
+    machine.on(Event::PortsFound(paths.map(str::to_owned).to_vec()));
+    // One is on a Linux bridge now, one is gone.
+    for gone in ["vm2", "vm3"] {
+        let vif = Purpose::Virtio(gone.to_owned());
+        assert_eq!(next(&mut machine), Some(PortOrder::Leave { vif }));
+        machine.on(Event::PortAnswered(Ok(Ids::default())));
+    }
+    assert_eq!(next(&mut machine), None, "its guest has yet to return");
+    machine.front_end(&CONNECT);
+    expect_join(&mut machine, false);
+}
+
+/// An imitation of Open vSwitch: the vifs that have ports.
+#[derive(Default)]
+struct Switch(BTreeSet<String>);
+
+impl Switch {
+    fn carry_out(&mut self, order: &PortOrder) {
+        match order {
+            PortOrder::Join { vif, .. } => self.0.insert(vif.path()),
+            PortOrder::Leave { vif } => self.0.remove(&vif.path()),
+        };
+    }
+
+    /// Carries out all orders, however often some have failed before.
+    fn settle(&mut self, machine: &mut Machine) {
+        machine.now += LATER;
+        while let Some(order) = next(machine) {
+            self.carry_out(&order);
+            answer(machine);
+        }
+    }
+
+    fn has_vm1(&self) -> bool {
+        self.0.contains("virtio/vm1")
+    }
+}
+
+/// The vif comes and goes, its guest connects, its device is deleted, the process is killed, and
+/// orders fail, before or after they had an effect.
+#[test]
+fn whatever_happens_a_vif_has_a_port_exactly_while_its_guest_is_connected() {
+    for seed in 0..200 {
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut switch, mut machine) = (Switch::default(), on_ovs());
+        let (mut is_there, mut is_connected, mut was_connected) = (true, false, false);
+        for _ in 0..80 {
+            match random.u8(0..12) {
+                0 | 1 if is_there && !is_connected => {
+                    machine.front_end(&CONNECT);
+                    (is_connected, was_connected) = (true, true);
+                }
+                2 if is_connected => {
+                    machine.front_end(&[Act::Leave]);
+                    is_connected = false;
+                }
+                3 if is_there => {
+                    machine.on(Event::Removed("vm1".to_owned()));
+                    (is_there, is_connected) = (false, false);
+                }
+                4 if !is_there => {
+                    add(&mut machine);
+                    (is_there, was_connected) = (true, false);
+                }
+                5 => {
+                    let (kernel, notes) =
+                        (machine.kernel.clone(), std::mem::take(&mut machine.notes));
+                    machine = Machine::start(kernel, notes);
+                    if is_there {
+                        add(&mut machine);
+                    }
+                    machine.on(Event::PortsFound(switch.0.iter().cloned().collect()));
+                    (is_connected, was_connected) = (false, false);
+                }
+                6 if is_there => {
+                    machine.act(Host::follow_devices);
+                    machine.kernel.remove("vm1").expect("it exists");
+                    machine.host.shared.comparison.note_change(machine.now);
+                    machine.now += LATER;
+                    machine.act(Host::follow_devices).expect("it is time");
+                }
+                7 => machine.now += LATER,
+                _ => {
+                    let Some(order) = next(&mut machine) else { continue };
+                    let is_failure = random.bool();
+                    if !is_failure || random.bool() {
+                        switch.carry_out(&order);
+                    }
+                    match is_failure {
+                        true => machine.on(Event::PortAnswered(Err("no answer".to_owned()))),
+                        false => answer(&mut machine),
+                    }
+                }
+            }
+        }
+        switch.settle(&mut machine);
+        // A guest may yet return to the process that it has not connected to.
+        if is_there && !is_connected && !was_connected {
+            machine.front_end(&CONNECT);
+            is_connected = true;
+            switch.settle(&mut machine);
+        }
+        assert_eq!(switch.has_vm1(), is_connected);
+        if is_there {
+            assert_eq!(machine.status().error.is_none(), is_connected);
+            machine.on(Event::Removed("vm1".to_owned()));
+            switch.settle(&mut machine);
+        }
+        assert!(switch.0.is_empty(), "{:?}", switch.0);
+    }
+}
