@@ -15,6 +15,7 @@ mod kernel;
 mod machinery;
 mod notes;
 mod opener;
+mod plugger;
 mod process;
 mod recipient;
 mod reload;
@@ -78,6 +79,7 @@ struct Backend<H: Hypervisor> {
     /// In the process of a tenant.
     orders: Option<Orders>,
     opener: Option<Arc<ControlLink>>,
+    plugger: Option<Arc<ControlLink>>,
     reloading: Reloading,
     /// The time for which workers had worked at the last housekeeping.
     busy: Duration,
@@ -141,17 +143,20 @@ impl<H: Hypervisor> Backend<H> {
         scope: Scope,
         sockets: Sockets,
     ) -> io::Result<Backend<H>> {
-        let Sockets { control, net, opener, hangup } = sockets;
+        let Sockets { control, net, opener, plugger, hangup } = sockets;
         let domid = hypervisor.domid();
         watch(&mut store, &scope, domid)?.map_err(io::Error::other)?;
         if scope == Scope::Domain {
             remove_stale_errors(&mut store, domid)?;
         }
-        let (process, shared) = Process::start(hypervisor, config, control, net)?;
+        let (mut process, shared) = Process::start(hypervisor, config, control, net)?;
+        if let Some(keeper) = process.machinery.devices.keeper() {
+            keeper.can_join = plugger.is_some();
+        }
         store.transport_mut().watch_by(process.reports.pulse());
         let (host, busy) = (Host::new(shared, scope), Duration::ZERO);
         let reloading = Reloading::on(hangup);
-        Ok(Backend { host, store, orders: None, opener, reloading, busy, process })
+        Ok(Backend { host, store, orders: None, opener, plugger, reloading, busy, process })
     }
 
     /// Reads all existing vifs, then serves until `stop` becomes readable.
@@ -295,6 +300,8 @@ impl<H: Hypervisor> Turns for Backend<H> {
         }
         self.follow_links();
         has_more |= self.turn_vhosts()?;
+        // What has changed in this turn is one order.
+        self.serve_plugger()?;
         let swept = self.process.rebalance();
         if let Some(swept) = swept {
             self.busy = self.process.machinery.workers.busy().sum();
@@ -312,6 +319,8 @@ impl<H: Hypervisor> Turns for Backend<H> {
         sources.push(readable(Token::Store, &self.store));
         sources.extend(self.orders.iter().map(|orders| readable(Token::Supervisor, &orders.link)));
         sources.extend(self.opener.iter().map(|opener| readable(Token::Opener, opener)));
+        let plugger = self.plugger.iter();
+        sources.extend(plugger.map(|plugger| readable(Token::Plugger, plugger)));
         sources.extend(self.reloading.waker().map(|waker| readable(Token::Hangup, waker)));
         let open = self.host.virtio().filter(|vif| !vif.is_closed());
         let sockets = open.filter_map(|vif| vif.session.waker());

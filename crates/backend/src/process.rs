@@ -33,6 +33,7 @@ pub(crate) enum Token {
     Links,
     Supervisor,
     Opener,
+    Plugger,
     Hangup,
     Session,
 }

@@ -27,6 +27,8 @@ pub struct Sockets {
     pub(crate) net: Option<(HostKernel, LinkWatch)>,
     /// The link to the process that opens the sockets of virtio vifs.
     pub(crate) opener: Option<Arc<Link>>,
+    /// The link to the process that adds and removes ports of Open vSwitch.
+    pub(crate) plugger: Option<Arc<Link>>,
     /// Has it read the description again, if it came from a file.
     pub(crate) hangup: Option<Hangup>,
 }
@@ -48,7 +50,7 @@ impl Sockets {
     pub fn without_netlink(dir: &RunDir) -> io::Result<Sockets> {
         ringway_sys::guest_memory::prepare();
         let control = ControlSocket::bind(&dir.backend())?;
-        Ok(Sockets { control, net: None, opener: None, hangup: None })
+        Ok(Sockets { control, net: None, opener: None, plugger: None, hangup: None })
     }
 
     /// Adds what has the opener read the description again.
@@ -59,6 +61,11 @@ impl Sockets {
     /// Adds virtio vifs, whose sockets another process opens.
     pub fn with_opener(self, opener: Link) -> Sockets {
         Sockets { opener: Some(Arc::new(opener)), ..self }
+    }
+
+    /// Adds ports of Open vSwitch, which another process adds and removes, if there is one.
+    pub fn with_plugger(self, plugger: Option<Link>) -> Sockets {
+        Sockets { plugger: plugger.map(Arc::new), ..self }
     }
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
-    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    clear_ambient_capability_set, configure_capability_in_ambient_set,
+    remove_capability_from_bounding_set, set_capabilities,
 };
 
 /// Bits of a set. No kernel has more capabilities.
@@ -29,6 +30,17 @@ pub(crate) fn reduce(keep: CapabilitySet) -> io::Result<()> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
     Ok(set_capabilities(None, sets)?)
+}
+
+/// Gives up others, and lets programs that are started later have those that are kept.
+pub(crate) fn reduce_with_programs(keep: CapabilitySet) -> io::Result<()> {
+    let kept = capabilities(None)?.permitted & keep;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
+    set_capabilities(None, sets)?;
+    for capability in kept.iter() {
+        configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
 }
 
 fn reduce_bounding_set(keep: CapabilitySet) -> io::Result<()> {

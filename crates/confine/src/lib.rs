@@ -26,7 +26,7 @@ use std::io;
 use std::path::Path;
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use rustix::thread::set_no_new_privs;
+use rustix::thread::{CapabilitySet, set_no_new_privs};
 
 pub use files::FileRules;
 pub use role::Role;
@@ -169,6 +169,19 @@ impl Confinement<'_> {
         calls::filter(self.role)?;
         Ok(rules)
     }
+}
+
+/// Gives up, for this process and the programs that it starts, all privileges except that of
+/// opening others' files and sockets. For a process that has to start programs of others, whose
+/// calls and files no list has.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn give_up_privileges() -> Result<(), ConfineError> {
+    let keep = CapabilitySet::DAC_OVERRIDE;
+    set_no_new_privs(true).map_err(at("PR_SET_NO_NEW_PRIVS"))?;
+    capabilities::bound(keep).map_err(at("capabilities"))?;
+    capabilities::reduce_with_programs(keep).map_err(at("capabilities"))
 }
 
 /// Adds the failed step to an error.

@@ -8,6 +8,7 @@ mod dir;
 pub mod files;
 mod link;
 mod opener;
+mod plugger;
 mod server;
 mod tenancy;
 
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use dir::RunDir;
 pub use link::{FDS_MAX, Link, Received};
 pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};
+pub use plugger::{PluggerEvent, PluggerOrder};
 pub use ringway_calls::*;
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use tenancy::{

@@ -5,7 +5,8 @@ use ringway_terminal::completions;
 use ringway_terminal::options::Common;
 
 use crate::verb::{
-    backend, broker, capture, companion, demo, guest, opener, run, stop, top, vif, xenstore,
+    backend, broker, capture, companion, demo, guest, opener, plugger, run, stop, top, vif,
+    xenstore,
 };
 
 /// Multi-queue paravirtual networking in user space
@@ -48,6 +49,8 @@ pub(crate) enum Verb {
     Backend(backend::Backend),
     #[command(hide = true)]
     Opener(opener::Opener),
+    #[command(hide = true)]
+    Plugger(plugger::Plugger),
 }
 
 impl Verb {
@@ -57,6 +60,7 @@ impl Verb {
             Verb::Broker(_) => "broker".to_owned(),
             Verb::Backend(backend) => backend.process_name(),
             Verb::Opener(_) => "opener".to_owned(),
+            Verb::Plugger(_) => "plugger".to_owned(),
             Verb::Guest(guest) => guest.process_name(),
             _ => String::new(),
         }

@@ -15,6 +15,7 @@ mod target;
 mod uplink_mac;
 mod verb;
 mod vhosts;
+mod vsctl;
 
 use std::process::ExitCode;
 
@@ -25,8 +26,8 @@ use ringway_terminal::{exit, logging};
 
 use crate::cli::{Cli, Verb};
 use crate::verb::{
-    backend, broker, capture, companion, demo, guest, opener, run, stop as stop_verb, top, vif,
-    xenstore,
+    backend, broker, capture, companion, demo, guest, opener, plugger, run, stop as stop_verb, top,
+    vif, xenstore,
 };
 
 fn main() -> ExitCode {
@@ -60,6 +61,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,
         Verb::Opener(args) => opener::run(&args)?,
+        Verb::Plugger(args) => plugger::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

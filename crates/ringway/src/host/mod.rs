@@ -22,7 +22,7 @@ pub(crate) mod xen;
 pub(crate) use accepted::{Accepted, Keep};
 pub(crate) use claim::{check_path, default_dir, read_description, read_state};
 pub(crate) use devices::{Ending, owner, remove_all};
-pub(crate) use process::{Process, ProcessRecord};
+pub(crate) use process::{Process, ProcessRecord, as_pid};
 pub(crate) use progress::Show;
 pub(crate) use reload::log_refusal;
 pub(crate) use supervisor::Supervisor;

@@ -30,7 +30,7 @@ use super::reload::refuse_isolated;
 use super::this_domain::{connect_backend, own_domid};
 use crate::confine::confine;
 use crate::description::{self, GuestName, Host, OnExit};
-use crate::verb::{backend, opener};
+use crate::verb::{backend, opener, plugger};
 
 /// Exists while the module of the kernel's backend is loaded.
 const KERNEL_BACKEND: &str = "/sys/module/xen_netback";
@@ -74,8 +74,10 @@ pub(crate) fn serve(
     let (dir, own) = (claim.dir(), claim.dir().serving());
     own.make()?;
     let opener = opener::start(dir, None)?;
+    let plugger = plugger::start(dir)?;
     let config = backend::config(&host, dir, Recipient::from_env())?;
-    let sockets = Sockets::open(dir)?.with_opener(opener).with_hangup(hangup);
+    let sockets = Sockets::open(dir)?.with_opener(opener).with_plugger(plugger);
+    let sockets = sockets.with_hangup(hangup);
     if let Some(accepted) = accepted {
         accepted.keep();
     }

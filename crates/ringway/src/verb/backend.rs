@@ -23,7 +23,7 @@ use crate::confine::{FILES, confine};
 use crate::description::{self, Host, VHOSTS_MAX, Vhost};
 use crate::host::{HypervisorKind, owner, read_description, this_domain};
 use crate::uplink_mac::uplink_mac;
-use crate::verb::opener;
+use crate::verb::{opener, plugger};
 use crate::vhosts;
 
 /// Ethernet's MTU, in bytes.
@@ -80,11 +80,12 @@ pub(crate) fn run(args: &Backend) -> Result<()> {
         (Role::Tenant, Some(tenant)) => run_tenant(&host, &dir, tenant, args, &stop),
         _ => {
             let opener = opener::start(&dir, None)?;
+            let plugger = plugger::start(&dir)?;
             let (hypervisor, store) = connect(&dir)?;
             let own = dir.serving();
             own.make()?;
             let config = config(&host, &dir, Recipient::from_env())?;
-            let sockets = Sockets::open(&dir)?.with_opener(opener);
+            let sockets = Sockets::open(&dir)?.with_opener(opener).with_plugger(plugger);
             confine(&serving_in(&own, BACKEND_DEVICES, Vifs))?;
             Ok(ringway_backend::run(hypervisor, store, config, sockets, stop)?)
         }

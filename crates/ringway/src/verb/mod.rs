@@ -7,6 +7,7 @@ pub(crate) mod companion;
 pub(crate) mod demo;
 pub(crate) mod guest;
 pub(crate) mod opener;
+pub(crate) mod plugger;
 pub(crate) mod run;
 pub(crate) mod stop;
 pub(crate) mod top;

@@ -122,7 +122,7 @@ mod tests {
     use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 
     use super::*;
-    use crate::host::process::as_pid;
+    use crate::host::as_pid;
 
     fn at(start: Instant, secs: u64) -> Instant {
         start + Duration::from_secs(secs)

@@ -1,0 +1,127 @@
+//! Runs `ovs-vsctl`, which may hang.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Seek as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ringway_sys::poll::wait_readable;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::host::as_pid;
+
+/// The program.
+pub(crate) const VSCTL: &str = "ovs-vsctl";
+/// How long it may take: it waits until the switch has done what it asks for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a program's output that are read: the interfaces of several thousand vifs.
+const OUTPUT_MAX: u64 = 4 << 20;
+/// Characters of a program's complaint that are shown.
+const COMPLAINT_MAX: usize = 300;
+
+/// Runs `ovs-vsctl` with these arguments.
+///
+/// # Errors
+/// One sentence with the reason.
+pub(crate) fn vsctl(arguments: &[String]) -> Result<String, String> {
+    // It ends even if this process is gone by then.
+    let timeout = format!("--timeout={}", 2 * PATIENCE.as_secs());
+    run(Path::new(VSCTL), &[&[timeout][..], arguments].concat(), PATIENCE)
+}
+
+/// Runs a program with these arguments, and returns its output. It is killed after `patience`.
+///
+/// # Errors
+/// One sentence: the program is missing, hangs, or complains.
+pub(crate) fn run(
+    program: &Path,
+    arguments: &[String],
+    patience: Duration,
+) -> Result<String, String> {
+    let name = program.display();
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound => {
+            format!("{name} was not found: install Open vSwitch, and start ringway again")
+        }
+        _ => format!("{name}: {error}"),
+    };
+    // Files, so that a long output does not have to be read while the program runs.
+    let file = || memfd_create("output", MemfdFlags::CLOEXEC).map(File::from);
+    let [output, complaint] = [file(), file()].map(|file| file.map_err(|it| failed(it.into())));
+    let (mut output, mut complaint) = (output?, complaint?);
+    let spawned = output.try_clone().and_then(|stdout| {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(stdout);
+        command.stderr(complaint.try_clone()?).spawn()
+    });
+    let mut child = spawned.map_err(failed)?;
+    let has_ended = has_ended(&child, patience);
+    if !matches!(has_ended, Ok(true)) {
+        // It may have ended just now.
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(failed)?;
+    if !has_ended.map_err(failed)? {
+        let seconds = patience.as_secs();
+        return Err(format!(
+            "{name} has not ended within {seconds} s and was killed: does ovs-vswitchd run?"
+        ));
+    }
+    let output = text(&mut output).map_err(failed)?;
+    if status.success() {
+        return Ok(output);
+    }
+    let complaint = text(&mut complaint).map_err(failed)?;
+    let complaint = complaint.trim().lines().collect::<Vec<_>>().join("; ");
+    match complaint.is_empty() {
+        true => Err(format!("{name}: {status}")),
+        false => Err(complaint.chars().take(COMPLAINT_MAX).collect()),
+    }
+}
+
+/// Waits until the program has ended; false if it has not within this time.
+fn has_ended(child: &Child, patience: Duration) -> io::Result<bool> {
+    let pid = as_pid(child.id()).ok_or(ErrorKind::NotFound)?;
+    wait_readable(&pidfd_open(pid, PidfdFlags::empty())?, Some(patience))
+}
+
+fn text(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(OUTPUT_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(text: &str, patience: Duration) -> Result<String, String> {
+        run(Path::new("sh"), &["-c".to_owned(), text.to_owned()], patience)
+    }
+
+    const LONG: Duration = Duration::from_secs(600); // not a limit: longer than any test
+
+    #[test]
+    fn the_output_or_the_complaint_of_a_program_is_returned() {
+        assert_eq!(shell("echo out; echo error >&2", LONG), Ok("out\n".to_owned()));
+        let complaint = shell("echo 'sh: no bridge' >&2; exit 1", LONG);
+        assert_eq!(complaint, Err("sh: no bridge".to_owned()));
+        assert!(shell("exit 3", LONG).is_err_and(|error| error.contains("exit status: 3")));
+        let long = shell("yes | head -c 100000 >&2; exit 1", LONG).expect_err("it fails");
+        assert!(long.len() < 400, "{long}");
+        // More than a pipe would hold.
+        let long = shell("yes | head -c 1000000", LONG).expect("it is written");
+        assert_eq!(long.len(), 1_000_000);
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_and_one_that_is_missing_named() {
+        let hung = shell("exec sleep 100000", Duration::from_millis(10));
+        assert!(hung.is_err_and(|error| error.contains("sh has not ended within 0 s")));
+        let missing = run(Path::new("ovs-vsctl-missing"), &[], LONG);
+        assert!(missing.is_err_and(|error| error.contains("install Open vSwitch")));
+    }
+}
