@@ -21,6 +21,7 @@ mod limits;
 mod migration;
 mod mirrors;
 mod multicast;
+mod openvswitch;
 mod panics;
 mod paths;
 mod permitted;

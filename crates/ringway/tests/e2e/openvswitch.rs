@@ -1,0 +1,202 @@
+//! Vifs of both kinds on a bridge of a real Open vSwitch, whose datapath is its own process.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use ringway_e2e::host::{Host, Running, SOON, describe, send, text_of, wait_for};
+use ringway_e2e::shared_turn;
+use ringway_e2e::virtio_guest::{Maker, guest_of, kill_backend};
+use rustix::process::Signal;
+
+use crate::devices::tool;
+use crate::hostile::Hostile;
+
+const PROGRAMS: [&str; 7] =
+    ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "unshare", "socat", "ping"];
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// A host with its own Open vSwitch, which has a bridge `br-int`.
+struct Place {
+    host: Host,
+    switch: Running,
+    _database: Running,
+}
+
+impl Place {
+    fn start() -> Place {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = place.path().join("ovs");
+        std::fs::create_dir(&dir).expect("made");
+        let host = Host::start_with(place, &describe("", &[]), &[("OVS_RUNDIR", dir.as_os_str())]);
+        let file = |name: &str| dir.join(name).display().to_string();
+        let made = program(&host, "ovsdb-tool", &["create", &file("conf.db"), SCHEMA]).status();
+        assert!(made.expect("it is installed").success());
+        let remote = format!("--remote=punix:{}", file("db.sock"));
+        let control = format!("--unixctl={}", file("ovsdb.ctl"));
+        let words = [file("conf.db"), remote, control];
+        let database = Running::start(&mut program(&host, "ovsdb-server", &words));
+        wait_for("the database", SOON, || dir.join("db.sock").exists().then_some(()));
+        let control = format!("--unixctl={}", file("vswitchd.ctl"));
+        let words = [format!("unix:{}", file("db.sock")), "--disable-system".to_owned(), control];
+        text_of(vsctl(&host, "--no-wait init"), "init");
+        let switch = Running::start(&mut program(&host, "ovs-vswitchd", &words));
+        let place = Place { host, switch, _database: database };
+        place.ask("add-br br-int -- set Bridge br-int datapath_type=netdev");
+        place
+    }
+
+    /// What `ovs-vsctl` says, which must succeed.
+    fn ask(&self, words: &str) -> String {
+        text_of(vsctl(&self.host, words), words).trim().to_owned()
+    }
+
+    /// An id of an interface.
+    fn id(&self, port: &str, key: &str) -> String {
+        let words = format!("--if-exists get Interface {port} external_ids:{key}");
+        self.ask(&words).trim_matches('"').to_owned()
+    }
+
+    fn wait_for_ports(&self, ports: &str) {
+        self.host.wait("ports", SOON, |_| (self.ask("list-ports br-int") == ports).then_some(()));
+    }
+
+    /// Adds the vif `vm1`, whose socket is made by the backend.
+    fn add_vm1(&self, dir: &Path, bridge: &str) -> Output {
+        let socket = dir.join("vm1").display().to_string();
+        let add = ["vif", "add", "vm1", "--vhost", &socket, "--mode", "server"];
+        let more = ["--bridge", bridge, "--set", "iface-id='lsp1'"];
+        self.host.verb(&[&add[..], &more].concat())
+    }
+}
+
+/// One of its programs, in the network of the host.
+fn program(host: &Host, name: &str, words: &[impl AsRef<OsStr>]) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &host.pid_of("ringway run").to_string(), "--net"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    command.args([name, "-vsyslog:off", "-vconsole:err"]).args(words).stdin(Stdio::null());
+    let dir = host.file("ovs");
+    for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
+        command.env(variable, AsRef::<OsStr>::as_ref(&dir));
+    }
+    command
+}
+
+fn vsctl(host: &Host, words: &str) -> Output {
+    let words: Vec<&str> = ["--timeout=30"].into_iter().chain(words.split(' ')).collect();
+    program(host, "ovs-vsctl", &words).output().expect("it is installed")
+}
+
+#[test]
+fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
+    let sockets = tempfile::tempdir().expect("a directory");
+    let dir = sockets.path();
+    let place = Place::start();
+    let host = &place.host;
+    let whole = host.pid_of("ringway run");
+    place.ask("add-port br-int probe tag=7 -- set Interface probe type=internal");
+    for line in ["ip addr add 10.78.0.254/24 dev probe", "ip link set probe up"] {
+        tool(whole, line).expect("iproute2");
+    }
+    let refused = place.add_vm1(dir, "br-none");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("br-none"), "{refused:?}");
+    text_of(place.add_vm1(dir, "br-int.7"), "vif add");
+    place.wait_for_ports("probe");
+
+    let guest = guest_of(1, "10.78.0.5", dir, "vm1", Maker::Backend, "");
+    place.wait_for_ports("probe\nvm1");
+    assert_eq!(place.ask("get Port vm1 tag"), "7");
+    for (key, value) in
+        [("iface-id", "lsp1"), ("iface-status", "active"), ("ringway-vif", "virtio/vm1")]
+    {
+        assert_eq!(place.id("vm1", key), value);
+    }
+    host.wait("the answer", SOON, |host| host.vif("vm1").and_then(|vif| vif.ovs));
+    let shown = host.text(&["vif", "show", "vm1"]);
+    assert!(shown.contains("iface-id") && shown.contains("lsp1"), "{shown}");
+    let ping = || tool(whole, "ping -n -c 1 -i 0.2 -w 30 10.78.0.5").is_some();
+    assert!(ping(), "{}", host.log());
+
+    // The next process finds the port as it is, and removes that of a vif that is gone.
+    let number = place.ask("get Interface vm1 ofport");
+    let owner = place.id("vm1", "ringway-owner");
+    place.ask(&format!(
+        "add-port br-int gone -- set Interface gone type=internal \
+         external_ids:ringway-owner=\"{owner}\" external_ids:ringway-vif=\"virtio/gone\""
+    ));
+    place.ask("add-port br-int theirs -- set Interface theirs type=internal");
+    kill_backend(host);
+    place.wait_for_ports("probe\ntheirs\nvm1");
+    host.wait("its port to be known again", SOON, |host| host.vif("vm1").and_then(|vif| vif.ovs));
+    assert_eq!(place.ask("get Interface vm1 ofport"), number);
+    assert!(ping(), "{}", host.log());
+
+    // A device that was deleted is a new port.
+    let port = place.ask("get Port vm1 _uuid");
+    tool(whole, "ip link del vm1").expect("iproute2");
+    host.wait("another port", SOON, |_| {
+        let now = place.ask("--if-exists get Port vm1 _uuid");
+        (!now.is_empty() && now != port).then_some(())
+    });
+    assert!(ping(), "{}", host.log());
+
+    drop(guest);
+    place.wait_for_ports("probe\ntheirs");
+    let _guest = guest_of(1, "10.78.0.5", dir, "vm1", Maker::Backend, "");
+    place.wait_for_ports("probe\ntheirs\nvm1");
+    host.text(&["vif", "remove", "vm1"]);
+    place.wait_for_ports("probe\ntheirs");
+}
+
+#[test]
+fn a_xen_guest_is_on_open_vswitch_and_its_vif_says_why_if_not() {
+    let Some(_turn) = shared_turn(&[&PROGRAMS[..], &["xenstore-read"]].concat()) else { return };
+    let place = Place::start();
+    let host = &place.host;
+    let mut guest = Hostile::with_keys(
+        host,
+        &[("script", "vif-ringway-bridge"), ("bridge", "br-int:8:9"), ("iface-id", "a:b")],
+    );
+    guest.connect();
+    let name = guest.name();
+    place.wait_for_ports(&name);
+    assert_eq!(place.ask(&format!("get Port {name} trunks")), "[8, 9]");
+    assert_eq!(place.id(&name, "iface-id"), "a:b");
+    assert_eq!(place.id(&name, "attached-mac"), guest.mac().to_string());
+
+    let refused = Hostile::with_keys(host, &[("bridge", "br-int"), ("iface-id", "a b")]);
+    let error = |vif: ringway_xenbus::Vif| {
+        host.wait("the reason", SOON, |host| host.node(&vif.backend_errors()[0]))
+    };
+    let reason = error(refused.vif());
+    assert!(reason.contains("iface-id is \"a b\""), "{reason}");
+
+    // Another has taken the name while the guest was away.
+    guest.disconnect();
+    place.wait_for_ports("");
+    place.ask(&format!("add-port br-int {name}"));
+    guest.connect();
+    let reason = error(guest.vif());
+    assert!(reason.contains(&format!("ovs-vsctl del-port {name}")), "{reason}");
+    assert_eq!(host.vif(&name).and_then(|vif| vif.error), Some(reason));
+    assert_eq!(place.id(&name, "iface-id"), "", "it is left alone");
+    place.ask(&format!("del-port {name}"));
+    host.wait("its port", SOON, |_| (place.id(&name, "iface-id") == "a:b").then_some(()));
+    host.wait("no error", SOON, |host| {
+        let vif = host.vif(&name).filter(|vif| vif.error.is_none())?;
+        host.node(&guest.vif().backend_errors()[0]).is_none().then_some(vif)
+    });
+
+    // A switch that hangs: the vif says so, and its guest stays connected.
+    let switch = place.switch.0.id();
+    send(switch, Signal::STOP);
+    guest.disconnect();
+    let reason = host.wait("the reason", 2 * SOON, |host| host.vif(&name)?.error);
+    assert!(reason.contains("does ovs-vswitchd run?"), "{reason}");
+    send(switch, Signal::CONT);
+    place.wait_for_ports("");
+}
