@@ -25,8 +25,8 @@ impl<H: Hypervisor> Backend<H> {
                 Received::Message(PluggerEvent::Found { vifs }, _) => {
                     self.on(Event::PortsFound(vifs))?;
                 }
-                Received::Message(PluggerEvent::Answered { outcome }, _) => {
-                    self.on(Event::PortAnswered(outcome))?;
+                Received::Message(PluggerEvent::Done { outcome }, _) => {
+                    self.on(Event::PortDone(outcome))?;
                 }
             }
         }

@@ -7,7 +7,7 @@
 use ringway_ovs::{Ids, PortWanted};
 use serde::{Deserialize, Serialize};
 
-/// From the backend to the plugger. The next order follows the answer to the last one.
+/// From the backend to the plugger. The next order follows when the last one is done.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case")]
 pub enum PluggerOrder {
@@ -37,7 +37,7 @@ pub enum PluggerEvent {
         vifs: Vec<String>,
     },
     /// The last order was carried out, and a port has these ids, or why not.
-    Answered {
+    Done {
         /// Either.
         outcome: Result<Ids, String>,
     },

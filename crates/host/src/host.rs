@@ -47,9 +47,9 @@ pub enum Event<S> {
     /// The virtio vif with this name was removed.
     Removed(String),
     /// The last [order](crate::PortOrder) was carried out, or why not.
-    PortAnswered(Result<Ids, String>),
-    /// These vifs, by the [paths](Purpose::path) of their purposes, have ports of Open vSwitch since
-    /// an earlier process.
+    PortDone(Result<Ids, String>),
+    /// These vifs, by the [paths](Purpose::path) of their purposes, have ports of Open vSwitch
+    /// since an earlier process.
     PortsFound(Vec<String>),
 }
 
@@ -167,8 +167,8 @@ impl<W: World> Host<W> {
                 }
             }
             Event::Removed(name) => self.remove_virtio(&name, now, parts),
-            Event::PortAnswered(outcome) => {
-                if let Some((Purpose::Xen(vif), fault)) = self.shared.ovs.answered(outcome, now) {
+            Event::PortDone(outcome) => {
+                if let Some((Purpose::Xen(vif), fault)) = self.shared.ovs.done(outcome, now) {
                     let xen = self.vifs.get_mut(&vif);
                     xen.map_or(Ok(()), |xen| xen.end.show_fault(parts.store, fault))?;
                 }

@@ -2,7 +2,7 @@
 //!
 //! Another process asks `ovs-vsctl`, which may take long or fail. So a vif only says what port it
 //! is to have; orders to that process follow, one at a time, whatever a guest does meanwhile, and
-//! only where its last answer differs from what is wanted by then. An order that failed is given
+//! only where its last reply differs from what is wanted by then. An order that failed is given
 //! again later.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use crate::device::Purpose;
 /// The pause before a failed order is given again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// An order to the process that asks `ovs-vsctl`. Its answer is [`OvsPorts::answered`].
+/// An order to the process that asks `ovs-vsctl`. What has become of it: [`OvsPorts::done`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortOrder {
     /// A vif is to have this port.
@@ -50,7 +50,7 @@ pub struct OvsPorts {
     vifs: BTreeMap<Purpose, Port>,
     /// Vifs that wait for an order, each once.
     turns: VecDeque<Purpose>,
-    /// The order that has no answer yet.
+    /// The order that has no reply yet.
     asked: Option<PortOrder>,
 }
 
@@ -101,7 +101,7 @@ impl OvsPorts {
         self.leave(vif);
     }
 
-    /// The next order, if one is due and the last one was answered.
+    /// The next order, if one is due and the last one is done.
     pub fn next_order(&mut self, now: Instant) -> Option<PortOrder> {
         if self.asked.is_some() {
             return None;
@@ -127,7 +127,7 @@ impl OvsPorts {
 
     /// The last order was carried out, and a port has these ids, or it was not, for this reason.
     /// Returns the vif, and the fault that it has now.
-    pub fn answered(
+    pub fn done(
         &mut self,
         outcome: Result<Ids, String>,
         now: Instant,
@@ -216,7 +216,7 @@ mod tests {
         Some(PortOrder::Leave { vif: vif(name) })
     }
 
-    fn done() -> Result<Ids, String> {
+    fn joined() -> Result<Ids, String> {
         Ok(Ids { iface_id: Some("lsp1".to_owned()), ..Ids::default() })
     }
 
@@ -235,23 +235,23 @@ mod tests {
         }
         assert_eq!(ports.turns.len(), 2);
         assert_eq!(ports.status(&vif("a")), None);
-        assert_eq!(ports.answered(done(), now), Some((vif("a"), None)));
+        assert_eq!(ports.done(joined(), now), Some((vif("a"), None)));
         assert_eq!(ports.status(&vif("a")).and_then(|it| it.iface_id).as_deref(), Some("lsp1"));
         assert_eq!(ports.next_order(now), join("b", false));
         ports.leave(vif("b"));
-        ports.answered(done(), now);
+        ports.done(joined(), now);
         assert_eq!(ports.next_order(now), leave("b"), "it was joined meanwhile");
-        ports.answered(Ok(Ids::default()), now);
+        ports.done(Ok(Ids::default()), now);
         assert_eq!(ports.next_order(now), None, "nothing differs");
         assert_eq!(ports.status(&vif("b")), None);
 
         // A device that was made again is another port.
         ports.join(vif("a"), wanted("a"), true);
         assert_eq!(ports.next_order(now), join("a", true));
-        ports.answered(done(), now);
+        ports.done(joined(), now);
         ports.remove(vif("a"));
         assert_eq!(ports.next_order(now), leave("a"));
-        ports.answered(Ok(Ids::default()), now);
+        ports.done(Ok(Ids::default()), now);
         assert!(!ports.vifs.contains_key(&vif("a")), "it is forgotten");
     }
 
@@ -261,15 +261,15 @@ mod tests {
         ports.join(vif("a"), wanted("a"), true);
         assert_eq!(ports.next_order(now), join("a", true));
         let why = "no bridge".to_owned();
-        assert_eq!(ports.answered(Err(why.clone()), now), Some((vif("a"), Some(why.clone()))));
+        assert_eq!(ports.done(Err(why.clone()), now), Some((vif("a"), Some(why.clone()))));
         assert_eq!((ports.next_order(now), ports.due()), (None, Some(now + RETRY)));
         assert_eq!((ports.fault(&vif("a")), ports.status(&vif("a"))), (Some(why), None));
         ports.join(vif("b"), wanted("b"), false);
         assert_eq!(ports.next_order(now), join("b", false));
-        ports.answered(done(), now);
+        ports.done(joined(), now);
         let later = now + RETRY;
         assert_eq!(ports.next_order(later), join("a", true), "its device is still new");
-        ports.answered(done(), later);
+        ports.done(joined(), later);
         assert_eq!((ports.fault(&vif("a")), ports.due()), (None, None));
         assert_eq!(ports.next_order(later), None);
     }
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(ports.next_order(now), leave("a"), "an earlier process may have joined it");
         // One that is made again meanwhile is not forgotten.
         ports.join(vif("a"), wanted("a"), true);
-        ports.answered(Ok(Ids::default()), now);
+        ports.done(Ok(Ids::default()), now);
         assert_eq!(ports.next_order(now), join("a", true));
     }
 }

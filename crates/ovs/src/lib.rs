@@ -4,7 +4,8 @@
 //! vSwitch knows a port in `ids.rs` and `table.rs`, and what is changed in the database in
 //! `switch.rs`: always by the arguments of one run of `ovs-vsctl`, which no shell reads.
 //!
-//! Whether and when a vif has a port is not decided here, and no program is started. To read first: [`OpenVswitch::join`].
+//! Whether and when a vif has a port is not decided here, and no program is started. To read first:
+//! [`OpenVswitch::join`].
 
 mod bridge;
 mod ids;

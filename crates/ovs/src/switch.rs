@@ -50,7 +50,7 @@ impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
         is_new: bool,
         table: &Table,
     ) -> Result<Ids, String> {
-        let ids = wanted.facts.clone().ids(table)?;
+        let ids = table.ids(&wanted.facts)?;
         let device = wanted.device.as_str();
         if !device.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) {
             return Err(format!("a port of Open vSwitch cannot have the name {device:?}"));

@@ -3,7 +3,7 @@
 use ringway_datapath::MacAddr;
 use serde::Deserialize;
 
-use crate::ids::{Facts, check_id};
+use crate::ids::{Facts, Ids, check_id};
 
 /// `[[port]]` sections, each with an `iface-id` for a `mac`, or for the `handle` of a `vm`.
 #[derive(Debug, Deserialize)]
@@ -47,8 +47,26 @@ impl Table {
         Ok(table)
     }
 
+    /// The ids of a vif. Its `iface-id` is its own, or else that in the table for its address or
+    /// for its machine and handle, or else its uuid, or else that of its machine with its handle.
+    ///
+    /// # Errors
+    /// One of them has other characters than [`check_id`] allows.
+    pub(crate) fn ids(&self, facts: &Facts) -> Result<Ids, String> {
+        let listed = || self.iface_id(facts).map(str::to_owned);
+        let of_machine = || facts.vm_uuid.as_ref().map(|uuid| format!("{uuid}.{}", facts.handle));
+        let own = facts.iface_id.clone().or_else(listed).or_else(|| facts.vif_uuid.clone());
+        let ids = Ids {
+            iface_id: own.or_else(of_machine),
+            attached_mac: facts.mac.clone(),
+            vm_uuid: facts.vm_uuid.clone(),
+        };
+        ids.pairs().try_for_each(|(key, value)| check_id(key, value))?;
+        Ok(ids)
+    }
+
     /// The `iface-id` for a vif, if there is one: that of its address before that of its machine.
-    pub(crate) fn iface_id(&self, facts: &Facts) -> Option<&str> {
+    fn iface_id(&self, facts: &Facts) -> Option<&str> {
         let mac = facts.mac.as_deref().and_then(MacAddr::parse);
         let is_by_mac =
             |port: &&Port| mac.is_some() && port.mac.as_deref().and_then(MacAddr::parse) == mac;
@@ -66,6 +84,47 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn the_iface_id_is_the_first_of_what_is_known() {
+        let text = "[[port]]\nvm = \"web\"\niface-id = \"listed\"\n";
+        let (listed, empty) = (Table::parse(text).expect("good"), Table::EMPTY);
+        let mut facts = Facts {
+            iface_id: some("own"),
+            mac: some("00:16:3e:00:00:01"),
+            vm_name: some("web"),
+            handle: 0,
+            vif_uuid: some("aa-bb"),
+            vm_uuid: some("cc-dd"),
+        };
+        let iface_id = |facts: &Facts, table: &Table| table.ids(facts).expect("good").iface_id;
+        assert_eq!(iface_id(&facts, &listed), some("own"));
+        facts.iface_id = None;
+        assert_eq!(iface_id(&facts, &listed), some("listed"));
+        assert_eq!(iface_id(&facts, &empty), some("aa-bb"));
+        facts.vif_uuid = None;
+        assert_eq!(iface_id(&facts, &empty), some("cc-dd.0"));
+        let ids = empty.ids(&facts).expect("all are good");
+        let pairs: Vec<_> = ids.pairs().collect();
+        let expected =
+            [("iface-id", "cc-dd.0"), ("attached-mac", "00:16:3e:00:00:01"), ("vm-uuid", "cc-dd")];
+        assert_eq!(pairs, expected);
+        facts.vm_uuid = None;
+        assert_eq!(iface_id(&facts, &empty), None);
+    }
+
+    #[test]
+    fn a_bad_id_is_refused_whichever_it_is() {
+        let bad = || some("a b");
+        let refusal = Table::EMPTY.ids(&Facts { iface_id: bad(), ..Facts::default() });
+        assert!(refusal.is_err_and(|refusal| refusal.starts_with("iface-id is \"a b\"")));
+        let facts = Facts { vm_uuid: bad(), iface_id: some("a"), ..Facts::default() };
+        assert!(Table::EMPTY.ids(&facts).is_err_and(|it| it.starts_with("vm-uuid is \"a b\"")));
+    }
 
     #[test]
     fn a_port_is_found_by_address_or_by_machine_and_handle() {

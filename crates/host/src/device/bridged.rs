@@ -136,8 +136,8 @@ impl Bridged {
 
     /// The bridge of Open vSwitch that the device is for, with its link, if the name is not that of
     /// a Linux bridge. Whether Open vSwitch has such a bridge is known only when a port joins it,
-    /// and one that it has may be missing while it is restarted: a device that was made for it stays
-    /// in use.
+    /// and one that it has may be missing while it is restarted: a device that was made for it
+    /// stays in use.
     fn on_ovs(
         &self,
         net: &mut impl Kernel,

@@ -44,12 +44,11 @@ fn expect_join(machine: &mut Machine, expected: bool) {
 
 fn expect_leave(machine: &mut Machine) {
     assert_eq!(next(machine), Some(PortOrder::Leave { vif: vm1() }));
-    machine.on(Event::PortAnswered(Ok(Ids::default())));
+    machine.on(Event::PortDone(Ok(Ids::default())));
 }
 
-fn answer(machine: &mut Machine) {
-    machine
-        .on(Event::PortAnswered(Ok(Ids { iface_id: Some("lsp1".to_owned()), ..Ids::default() })));
+fn done(machine: &mut Machine) {
+    machine.on(Event::PortDone(Ok(Ids { iface_id: Some("lsp1".to_owned()), ..Ids::default() })));
 }
 
 #[test]
@@ -69,25 +68,21 @@ fn a_vif_has_its_port_while_its_guest_is_connected() {
         ..Facts::default()
     };
     assert_eq!(wanted.facts, facts);
-    assert_eq!(machine.status().ovs, None, "there is no answer");
-    answer(&mut machine);
+    assert_eq!(machine.status().ovs, None, "there is no reply");
+    done(&mut machine);
     let status = machine.status();
     assert_eq!(status.attached_to, "br-int.7");
     let port = status.ovs.expect("it has one");
     assert_eq!((port.bridge.as_str(), port.iface_id.as_deref()), ("br-int", Some("lsp1")));
 
     machine.front_end(&[Act::Stop(0), Act::Start(0, true), Act::Apply]);
-    assert_eq!(
-        next(&mut machine),
-        None,
-        "a change of its queues within a turn is none of its port"
-    );
+    assert_eq!(next(&mut machine), None, "a change of its queues within a turn changes no port");
     machine.front_end(&[Act::Leave]);
     expect_leave(&mut machine);
     assert_eq!(machine.status().ovs, None);
     machine.front_end(&CONNECT);
     expect_join(&mut machine, false);
-    answer(&mut machine);
+    done(&mut machine);
     machine.on(Event::Removed("vm1".to_owned()));
     expect_leave(&mut machine);
     assert_eq!((next(&mut machine), machine.host.due()), (None, None));
@@ -98,13 +93,13 @@ fn a_port_that_cannot_be_is_shown_and_tried_again_and_the_guest_stays_connected(
     let mut machine = on_ovs();
     machine.front_end(&CONNECT);
     expect_join(&mut machine, true);
-    machine.on(Event::PortAnswered(Err("no bridge named br-int".to_owned())));
+    machine.on(Event::PortDone(Err("no bridge named br-int".to_owned())));
     let status = machine.status();
     assert_eq!(status.error.as_deref(), Some("no bridge named br-int"));
     assert_eq!((status.queues.len(), next(&mut machine)), (1, None));
     machine.now = machine.host.due().expect("it is tried again");
     expect_join(&mut machine, true);
-    answer(&mut machine);
+    done(&mut machine);
     assert_eq!((machine.status().error, machine.host.due()), (None, None));
 }
 
@@ -113,7 +108,7 @@ fn a_device_that_is_made_again_joins_again() {
     let mut machine = on_ovs();
     machine.front_end(&CONNECT);
     expect_join(&mut machine, true);
-    answer(&mut machine);
+    done(&mut machine);
     machine.act(Host::follow_devices).expect("it is time");
     machine.kernel.remove("vm1").expect("it exists");
     machine.host.shared.comparison.note_change(machine.now);
@@ -138,7 +133,7 @@ fn the_next_process_keeps_the_ports_of_its_vifs_and_removes_those_of_others() {
     for gone in ["vm2", "vm3"] {
         let vif = Purpose::Virtio(gone.to_owned());
         assert_eq!(next(&mut machine), Some(PortOrder::Leave { vif }));
-        machine.on(Event::PortAnswered(Ok(Ids::default())));
+        machine.on(Event::PortDone(Ok(Ids::default())));
     }
     assert_eq!(next(&mut machine), None, "its guest has yet to return");
     machine.front_end(&CONNECT);
@@ -162,7 +157,7 @@ impl Switch {
         machine.now += LATER;
         while let Some(order) = next(machine) {
             self.carry_out(&order);
-            answer(machine);
+            done(machine);
         }
     }
 
@@ -223,8 +218,8 @@ fn whatever_happens_a_vif_has_a_port_exactly_while_its_guest_is_connected() {
                         switch.carry_out(&order);
                     }
                     match is_failure {
-                        true => machine.on(Event::PortAnswered(Err("no answer".to_owned()))),
-                        false => answer(&mut machine),
+                        true => machine.on(Event::PortDone(Err("no reply".to_owned()))),
+                        false => done(&mut machine),
                     }
                 }
             }

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Plugger) -> Result<()> {
         };
         let outcome = plugger.carry_out(order);
         is_reported = is_reported || (outcome.is_ok() && plugger.report_found()?);
-        plugger.send(&PluggerEvent::Answered { outcome })?;
+        plugger.send(&PluggerEvent::Done { outcome })?;
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     fn no_file_is_an_empty_table_and_a_bad_one_an_error_with_its_name() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ovs.toml");
-        read_table(&file).expect("there is none");
+        read_table(&file).expect("it may be missing");
         std::fs::write(&file, "[[port]]\nvm = 'a'\niface-id = 'a'\n").expect("written");
         read_table(&file).expect("it is good");
         for bad in ["[[port]]\n".to_owned(), "#".repeat(2 << 20)] {

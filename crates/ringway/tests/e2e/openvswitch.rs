@@ -115,7 +115,7 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     {
         assert_eq!(place.id("vm1", key), value);
     }
-    host.wait("the answer", SOON, |host| host.vif("vm1").and_then(|vif| vif.ovs));
+    host.wait("the reply", SOON, |host| host.vif("vm1").and_then(|vif| vif.ovs));
     let shown = host.text(&["vif", "show", "vm1"]);
     assert!(shown.contains("iface-id") && shown.contains("lsp1"), "{shown}");
     let ping = || tool(whole, "ping -n -c 1 -i 0.2 -w 30 10.78.0.5").is_some();
