@@ -80,6 +80,8 @@ struct Backend<H: Hypervisor> {
     orders: Option<Orders>,
     opener: Option<Arc<ControlLink>>,
     plugger: Option<Arc<ControlLink>>,
+    /// Orders that the plugger was given; the number of the last one.
+    port_orders: u64,
     reloading: Reloading,
     /// The time for which workers had worked at the last housekeeping.
     busy: Duration,
@@ -155,8 +157,9 @@ impl<H: Hypervisor> Backend<H> {
         }
         store.transport_mut().watch_by(process.reports.pulse());
         let (host, busy) = (Host::new(shared, scope), Duration::ZERO);
-        let reloading = Reloading::on(hangup);
-        Ok(Backend { host, store, orders: None, opener, plugger, reloading, busy, process })
+        let (reloading, port_orders) = (Reloading::on(hangup), 0);
+        let orders = None;
+        Ok(Backend { host, store, orders, opener, plugger, port_orders, reloading, busy, process })
     }
 
     /// Reads all existing vifs, then serves until `stop` becomes readable.

@@ -17,26 +17,29 @@ impl<H: Hypervisor> Backend<H> {
     pub(crate) fn serve_plugger(&mut self) -> io::Result<()> {
         let Some(plugger) = self.plugger.clone() else { return Ok(()) };
         for _ in 0..EVENTS_MAX {
-            match plugger.receive()? {
+            let event = match plugger.receive()? {
                 Received::Nothing => break,
+                // One that is killed has a successor, which has the same link.
                 Received::End => {
                     return Err(io::Error::other("the process that asks ovs-vsctl has ended"));
                 }
-                Received::Message(PluggerEvent::Found { vifs }, _) => {
-                    self.on(Event::PortsFound(vifs))?;
-                }
-                Received::Message(PluggerEvent::Done { outcome }, _) => {
+                Received::Message(event, _) => event,
+            };
+            match event {
+                PluggerEvent::Begun => self.on(Event::PluggerBegun)?,
+                PluggerEvent::Found { vifs } => self.on(Event::PortsFound(vifs))?,
+                PluggerEvent::Done { number, outcome } if number == self.port_orders => {
                     self.on(Event::PortDone(outcome))?;
                 }
+                // The order was given again since.
+                PluggerEvent::Done { .. } => {}
             }
         }
-        let Some(order) = self.host.shared.ovs.next_order(Instant::now()) else { return Ok(()) };
-        let vif = order.vif().path();
-        let order = match order {
-            PortOrder::Join { wanted, is_new, .. } => PluggerOrder::Join { vif, wanted, is_new },
-            PortOrder::Leave { .. } => PluggerOrder::Leave { vif },
-        };
-        // There is room: it has taken the last one.
+        let next = self.host.shared.ovs.next_order(Instant::now());
+        let Some(PortOrder { vif, wanted }) = next else { return Ok(()) };
+        self.port_orders += 1;
+        let order = PluggerOrder { number: self.port_orders, vif: vif.path(), wanted };
+        // There is room: it has taken the last one, or has begun since and forgotten it.
         plugger.send(&order, &[])
     }
 }

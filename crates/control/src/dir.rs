@@ -163,6 +163,12 @@ impl RunDir {
         self.0.join("flow-key")
     }
 
+    /// A file that is locked while a process changes ports of Open vSwitch for this host. One that
+    /// has outlived a killed host still has it.
+    pub fn plugging(&self) -> PathBuf {
+        self.0.join("plugger.lock")
+    }
+
     /// A file that is locked while the host runs.
     pub fn lock(&self) -> PathBuf {
         self.0.join("lock")

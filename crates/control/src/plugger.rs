@@ -9,35 +9,31 @@ use serde::{Deserialize, Serialize};
 
 /// From the backend to the plugger. The next order follows when the last one is done.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "order", rename_all = "kebab-case")]
-pub enum PluggerOrder {
-    /// Give a vif this port.
-    Join {
-        /// Names the vif.
-        vif: String,
-        /// The port.
-        wanted: PortWanted,
-        /// Whether its network device was made since.
-        is_new: bool,
-    },
-    /// Remove the port of a vif, if it has one.
-    Leave {
-        /// Names the vif.
-        vif: String,
-    },
+pub struct PluggerOrder {
+    /// Tells it from those before: an order that a killed plugger may have carried out is given
+    /// again with another number.
+    pub number: u64,
+    /// Names the vif.
+    pub vif: String,
+    /// The port that it is to have, or that it is to have none.
+    pub wanted: Option<PortWanted>,
 }
 
 /// From the plugger to the backend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
 pub enum PluggerEvent {
+    /// The plugger begins, and knows of no order: the one before may have been killed.
+    Begun,
     /// These vifs have ports since an earlier process.
     Found {
         /// The names of vifs, as in orders.
         vifs: Vec<String>,
     },
-    /// The last order was carried out, and a port has these ids, or why not.
+    /// An order was carried out, and a port has these ids, or why not.
     Done {
+        /// Its number.
+        number: u64,
         /// Either.
         outcome: Result<Ids, String>,
     },

@@ -69,8 +69,6 @@ pub struct HostDevice<K: Kernel> {
     placed: Option<Bridged>,
     /// The bridge of Open vSwitch that it is for. It is a port there while its guest is connected.
     ovs: Option<OvsBridge>,
-    /// Whether it was made by this process, and this was not taken into account yet.
-    is_made: bool,
     /// The bridge that it belongs on: the last one that it was on, unless it was taken off.
     home: Option<BridgeId>,
     seen: Seen<K::Port>,
@@ -154,7 +152,6 @@ impl<K: Kernel> HostDevice<K> {
             index: link.index,
             placed: None,
             ovs: None,
-            is_made: false,
             home: None,
             seen: Seen::new(link),
         }

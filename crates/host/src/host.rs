@@ -46,7 +46,9 @@ pub enum Event<S> {
     Session(String, S),
     /// The virtio vif with this name was removed.
     Removed(String),
-    /// The last [order](crate::PortOrder) was carried out, or why not.
+    /// The process that carries out [orders](crate::PortOrder) has begun, and knows of none.
+    PluggerBegun,
+    /// The last order was carried out, or why not.
     PortDone(Result<Ids, String>),
     /// These vifs, by the [paths](Purpose::path) of their purposes, have ports of Open vSwitch
     /// since an earlier process.
@@ -167,6 +169,7 @@ impl<W: World> Host<W> {
                 }
             }
             Event::Removed(name) => self.remove_virtio(&name, now, parts),
+            Event::PluggerBegun => self.shared.ovs.ask_again(),
             Event::PortDone(outcome) => {
                 if let Some((Purpose::Xen(vif), fault)) = self.shared.ovs.done(outcome, now) {
                     let xen = self.vifs.get_mut(&vif);
@@ -185,8 +188,9 @@ impl<W: World> Host<W> {
     fn leave_if_unneeded(&mut self, path: &str) {
         let Some(vif) = Purpose::parse(path) else { return };
         let is_needed = |state: &VifState<W>| state.device.is_none() || state.is_for_ovs();
-        if !self.state_for(&vif).is_some_and(|state| is_needed(state)) {
-            self.shared.ovs.remove(vif);
+        match self.state_for(&vif).is_some_and(|state| is_needed(state)) {
+            true => self.shared.ovs.found(vif),
+            false => self.shared.ovs.remove(vif),
         }
     }
 

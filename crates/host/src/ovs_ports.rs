@@ -18,30 +18,11 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// An order to the process that asks `ovs-vsctl`. What has become of it: [`OvsPorts::done`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PortOrder {
-    /// A vif is to have this port.
-    Join {
-        /// The vif.
-        vif: Purpose,
-        /// Its port.
-        wanted: PortWanted,
-        /// Whether its network device was made since the last such order.
-        is_new: bool,
-    },
-    /// A vif is to have no port.
-    Leave {
-        /// The vif.
-        vif: Purpose,
-    },
-}
-
-impl PortOrder {
+pub struct PortOrder {
     /// The vif.
-    pub fn vif(&self) -> &Purpose {
-        match self {
-            PortOrder::Join { vif, .. } | PortOrder::Leave { vif } => vif,
-        }
-    }
+    pub vif: Purpose,
+    /// The port that it is to have, or that it is to have none.
+    pub wanted: Option<PortWanted>,
 }
 
 /// The ports of all vifs.
@@ -61,8 +42,6 @@ struct Port {
     wanted: Option<PortWanted>,
     /// What it is like, or that there is no port, if that is known.
     present: Option<Option<PortWanted>>,
-    /// Whether its device was made since it joined.
-    is_new: bool,
     /// The ids that it has joined with.
     ids: Ids,
     /// Why it is not as it should be.
@@ -74,17 +53,15 @@ struct Port {
 
 impl Port {
     fn is_as_wanted(&self) -> bool {
-        let is_other_device = self.is_new && self.wanted.is_some();
-        self.present.as_ref() == Some(&self.wanted) && !is_other_device
+        self.present.as_ref() == Some(&self.wanted)
     }
 }
 
 impl OvsPorts {
-    /// A vif is to have this port. `is_new` says that its network device was just made.
-    pub(crate) fn join(&mut self, vif: Purpose, wanted: PortWanted, is_new: bool) {
+    /// A vif is to have this port.
+    pub(crate) fn join(&mut self, vif: Purpose, wanted: PortWanted) {
         let port = self.vifs.entry(vif.clone()).or_default();
         port.wanted = Some(wanted);
-        port.is_new |= is_new;
         port.is_gone = false;
         self.note_turn(vif);
     }
@@ -93,6 +70,17 @@ impl OvsPorts {
     pub(crate) fn leave(&mut self, vif: Purpose) {
         self.vifs.entry(vif.clone()).or_default().wanted = None;
         self.note_turn(vif);
+    }
+
+    /// An earlier process has given a port to a vif, which keeps it until its guest has returned,
+    /// or it ends.
+    pub(crate) fn found(&mut self, vif: Purpose) {
+        self.vifs.entry(vif).or_default();
+    }
+
+    /// Whether a vif may have a port.
+    pub(crate) fn knows(&self, vif: &Purpose) -> bool {
+        self.vifs.contains_key(vif)
     }
 
     /// A vif has ended: an earlier process may have given it a port.
@@ -114,13 +102,7 @@ impl OvsPorts {
         let vif = self.turns.remove(place)?;
         let port = self.vifs.get_mut(&vif)?;
         (port.retry, port.present) = (None, None);
-        let order = match port.wanted.clone() {
-            None => PortOrder::Leave { vif },
-            Some(wanted) => {
-                let is_new = std::mem::take(&mut port.is_new);
-                PortOrder::Join { vif, wanted, is_new }
-            }
-        };
+        let order = PortOrder { wanted: port.wanted.clone(), vif };
         self.asked = Some(order.clone());
         Some(order)
     }
@@ -132,8 +114,7 @@ impl OvsPorts {
         outcome: Result<Ids, String>,
         now: Instant,
     ) -> Option<(Purpose, Option<String>)> {
-        let order = self.asked.take()?;
-        let vif = order.vif().clone();
+        let PortOrder { vif, wanted } = self.asked.take()?;
         let port = self.vifs.get_mut(&vif)?;
         match outcome {
             Ok(ids) => {
@@ -143,17 +124,12 @@ impl OvsPorts {
                         "Open vSwitch has done what failed before"
                     );
                 }
-                let joined = match order {
-                    PortOrder::Join { wanted, .. } => Some(wanted),
-                    PortOrder::Leave { .. } => None,
-                };
-                (port.ids, port.present) = (ids, Some(joined));
+                (port.ids, port.present) = (ids, Some(wanted));
             }
             Err(fault) => {
                 if port.fault.as_ref() != Some(&fault) {
                     tracing::warn!(vif = vif.to_string(), "{fault}");
                 }
-                port.is_new |= matches!(order, PortOrder::Join { is_new: true, .. });
                 (port.fault, port.retry) = (Some(fault), Some(now + RETRY));
             }
         }
@@ -166,6 +142,13 @@ impl OvsPorts {
         Some((vif, fault))
     }
 
+    /// The process with the last order may have been killed before, while, or after it was carried
+    /// out: the order is given again, if it is still wanted by then.
+    pub(crate) fn ask_again(&mut self) {
+        let Some(order) = self.asked.take() else { return };
+        self.note_turn(order.vif);
+    }
+
     /// When an order is due, if it has to wait for time to pass.
     pub fn due(&self) -> Option<Instant> {
         if self.asked.is_some() {
@@ -175,7 +158,7 @@ impl OvsPorts {
     }
 
     /// Why the port of a vif is not as it should be, if so.
-    pub(crate) fn fault(&self, vif: &Purpose) -> Option<String> {
+    pub fn fault(&self, vif: &Purpose) -> Option<String> {
         self.vifs.get(vif)?.fault.clone()
     }
 
@@ -205,15 +188,15 @@ mod tests {
 
     fn wanted(name: &str) -> PortWanted {
         let bridge = "br-int.7".parse().expect("good");
-        PortWanted { device: name.to_owned(), bridge, facts: Default::default() }
+        PortWanted { device: name.to_owned(), index: 7, bridge, facts: Default::default() }
     }
 
-    fn join(name: &str, is_new: bool) -> Option<PortOrder> {
-        Some(PortOrder::Join { vif: vif(name), wanted: wanted(name), is_new })
+    fn join(name: &str) -> Option<PortOrder> {
+        Some(PortOrder { vif: vif(name), wanted: Some(wanted(name)) })
     }
 
     fn leave(name: &str) -> Option<PortOrder> {
-        Some(PortOrder::Leave { vif: vif(name) })
+        Some(PortOrder { vif: vif(name), wanted: None })
     }
 
     fn joined() -> Result<Ids, String> {
@@ -224,20 +207,20 @@ mod tests {
     fn orders_come_one_at_a_time_and_only_for_what_differs_by_then() {
         let (mut ports, now) = (OvsPorts::default(), Instant::now());
         assert_eq!(ports.next_order(now), None);
-        ports.join(vif("a"), wanted("a"), true);
-        ports.join(vif("b"), wanted("b"), false);
-        assert_eq!(ports.next_order(now), join("a", true));
+        ports.join(vif("a"), wanted("a"));
+        ports.join(vif("b"), wanted("b"));
+        assert_eq!(ports.next_order(now), join("a"));
         assert_eq!(ports.next_order(now), None, "one at a time");
         // Whatever guests do meanwhile.
         for _ in 0..1000 {
             ports.leave(vif("a"));
-            ports.join(vif("a"), wanted("a"), false);
+            ports.join(vif("a"), wanted("a"));
         }
         assert_eq!(ports.turns.len(), 2);
         assert_eq!(ports.status(&vif("a")), None);
         assert_eq!(ports.done(joined(), now), Some((vif("a"), None)));
         assert_eq!(ports.status(&vif("a")).and_then(|it| it.iface_id).as_deref(), Some("lsp1"));
-        assert_eq!(ports.next_order(now), join("b", false));
+        assert_eq!(ports.next_order(now), join("b"));
         ports.leave(vif("b"));
         ports.done(joined(), now);
         assert_eq!(ports.next_order(now), leave("b"), "it was joined meanwhile");
@@ -246,8 +229,10 @@ mod tests {
         assert_eq!(ports.status(&vif("b")), None);
 
         // A device that was made again is another port.
-        ports.join(vif("a"), wanted("a"), true);
-        assert_eq!(ports.next_order(now), join("a", true));
+        let again = PortWanted { index: 8, ..wanted("a") };
+        ports.join(vif("a"), again.clone());
+        let expected = PortOrder { vif: vif("a"), wanted: Some(again) };
+        assert_eq!(ports.next_order(now), Some(expected));
         ports.done(joined(), now);
         ports.remove(vif("a"));
         assert_eq!(ports.next_order(now), leave("a"));
@@ -258,20 +243,39 @@ mod tests {
     #[test]
     fn a_failed_order_is_given_again_later_and_holds_up_no_other() {
         let (mut ports, now) = (OvsPorts::default(), Instant::now());
-        ports.join(vif("a"), wanted("a"), true);
-        assert_eq!(ports.next_order(now), join("a", true));
+        ports.join(vif("a"), wanted("a"));
+        assert_eq!(ports.next_order(now), join("a"));
         let why = "no bridge".to_owned();
         assert_eq!(ports.done(Err(why.clone()), now), Some((vif("a"), Some(why.clone()))));
         assert_eq!((ports.next_order(now), ports.due()), (None, Some(now + RETRY)));
         assert_eq!((ports.fault(&vif("a")), ports.status(&vif("a"))), (Some(why), None));
-        ports.join(vif("b"), wanted("b"), false);
-        assert_eq!(ports.next_order(now), join("b", false));
+        ports.join(vif("b"), wanted("b"));
+        assert_eq!(ports.next_order(now), join("b"));
         ports.done(joined(), now);
         let later = now + RETRY;
-        assert_eq!(ports.next_order(later), join("a", true), "its device is still new");
+        assert_eq!(ports.next_order(later), join("a"));
         ports.done(joined(), later);
         assert_eq!((ports.fault(&vif("a")), ports.due()), (None, None));
         assert_eq!(ports.next_order(later), None);
+    }
+
+    #[test]
+    fn an_order_to_a_process_that_was_killed_is_given_again_unless_the_opposite_is_wanted() {
+        let (mut ports, now) = (OvsPorts::default(), Instant::now());
+        ports.ask_again();
+        assert_eq!(ports.next_order(now), None);
+        ports.join(vif("a"), wanted("a"));
+        assert_eq!(ports.next_order(now), join("a"));
+        ports.ask_again();
+        assert_eq!(ports.next_order(now), join("a"));
+        ports.leave(vif("a"));
+        ports.ask_again();
+        assert_eq!(ports.next_order(now), leave("a"));
+        ports.ask_again();
+        assert_eq!(ports.next_order(now), leave("a"), "there may be a port");
+        ports.done(Ok(Ids::default()), now);
+        ports.ask_again();
+        assert_eq!(ports.next_order(now), None, "it was done");
     }
 
     #[test]
@@ -280,8 +284,8 @@ mod tests {
         ports.remove(vif("a"));
         assert_eq!(ports.next_order(now), leave("a"), "an earlier process may have joined it");
         // One that is made again meanwhile is not forgotten.
-        ports.join(vif("a"), wanted("a"), true);
+        ports.join(vif("a"), wanted("a"));
         ports.done(Ok(Ids::default()), now);
-        assert_eq!(ports.next_order(now), join("a", true));
+        assert_eq!(ports.next_order(now), join("a"));
     }
 }

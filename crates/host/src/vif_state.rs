@@ -227,13 +227,14 @@ impl<W: World> VifState<W> {
     }
 
     /// Asks for the port of its network device, if that is for a bridge of Open vSwitch.
-    pub(crate) fn join_ovs(&mut self, shared: &mut Shared) {
-        let Some(device) = &mut self.device else { return };
+    pub(crate) fn join_ovs(&self, shared: &mut Shared) {
+        let Some(device) = &self.device else { return };
         let Some(bridge) = device.ovs().cloned() else { return };
         let mac = self.rules.mac().map(|mac| mac.to_string());
         let facts = Facts { mac, ..self.facts.clone() };
-        let wanted = PortWanted { device: device.name(), bridge, facts };
-        shared.ovs.join(Purpose::of(&self.charged), wanted, device.take_is_made());
+        let Some(index) = device.kept().map(|kept| kept.index) else { return };
+        let wanted = PortWanted { device: device.name(), index, bridge, facts };
+        shared.ovs.join(Purpose::of(&self.charged), wanted);
     }
 
     /// Asks for the removal of that port.
@@ -243,10 +244,11 @@ impl<W: World> VifState<W> {
         }
     }
 
-    /// Asks for its removal, because the vif ends.
+    /// Asks for its removal, because the vif ends. It may have a port, and no device so far.
     pub(crate) fn remove_from_ovs(&self, shared: &mut Shared) {
-        if self.is_for_ovs() {
-            shared.ovs.remove(Purpose::of(&self.charged));
+        let vif = Purpose::of(&self.charged);
+        if self.is_for_ovs() || shared.ovs.knows(&vif) {
+            shared.ovs.remove(vif);
         }
     }
 

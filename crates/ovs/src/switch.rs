@@ -1,7 +1,8 @@
 //! What of the database of Open vSwitch is read and changed, and by which arguments of `ovs-vsctl`.
 //!
-//! A port that was made here has two external ids beside those of its network: whose it is, and the
-//! vif that it is for. No other port is ever changed or removed.
+//! A port that was made here has three external ids beside those of its network: whose it is, the
+//! vif that it is for, and the kernel's number of its device. No port of others is ever changed or
+//! removed.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,9 +11,11 @@ use crate::bridge::OvsBridge;
 use crate::ids::{Facts, Ids};
 use crate::table::Table;
 
-/// External ids that say whose a port is, and for which vif.
+/// External ids that say whose a port is, for which vif, and of which device: one that was made
+/// again has another number.
 const OWNER: &str = "ringway-owner";
 const VIF: &str = "ringway-vif";
+const DEVICE: &str = "ringway-device";
 /// That the guest runs, for programs that watch ports.
 const STATUS: &str = "iface-status";
 
@@ -21,6 +24,8 @@ const STATUS: &str = "iface-status";
 pub struct PortWanted {
     /// Its network device, which is the port's name.
     pub device: String,
+    /// The kernel's number of that device.
+    pub index: u32,
     /// Where it is to be.
     pub bridge: OvsBridge,
     /// From what its ids follow.
@@ -38,18 +43,12 @@ pub struct OpenVswitch<R> {
 }
 
 impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
-    /// Gives a vif its port, or changes the one that it has, and returns the port's ids. `is_new`
-    /// says that its network device was made since: the switch would go on to use the deleted one.
+    /// Gives a vif its port, or changes the one that it has, and returns the port's ids. It may be
+    /// ended anywhere, and called again.
     ///
     /// # Errors
     /// One sentence with the reason. What the vif had before may be gone; nothing else is changed.
-    pub fn join(
-        &self,
-        vif: &str,
-        wanted: &PortWanted,
-        is_new: bool,
-        table: &Table,
-    ) -> Result<Ids, String> {
+    pub fn join(&self, vif: &str, wanted: &PortWanted, table: &Table) -> Result<Ids, String> {
         let ids = table.ids(&wanted.facts)?;
         let device = wanted.device.as_str();
         if !device.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) {
@@ -63,9 +62,10 @@ impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
                 ));
             }
             let bridge = (self.run)(&words(["port-to-br", device]))?;
-            if is_new || bridge.trim() != wanted.bridge.name {
-                // Not in the transaction that adds it: its userspace datapath would not open it
-                // again.
+            let is_same_device = found.device == wanted.index.to_string();
+            if !is_same_device || bridge.trim() != wanted.bridge.name {
+                // Not in the transaction that adds it: the userspace datapath would not open it
+                // again, and would go on to use a deleted device.
                 self.remove(device)?;
             }
         }
@@ -101,7 +101,7 @@ impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
 
     /// The arguments by which a port is as wanted, whether it exists already or not.
     fn added(&self, vif: &str, wanted: &PortWanted, ids: &Ids) -> Vec<String> {
-        let PortWanted { device, bridge, .. } = wanted;
+        let PortWanted { device, index, bridge, .. } = wanted;
         let mut all = words(["--", "--may-exist", "add-port", &bridge.name, device]);
         all.extend(words(["--", "clear", "Port", device, "tag", "trunks"]));
         let tag = bridge.tag.map(|tag| format!("tag={tag}"));
@@ -115,7 +115,8 @@ impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
         all.extend(words(["--", "remove", "Interface", device, "external_ids"]));
         all.extend(Ids::KEYS.map(str::to_owned));
         all.extend(words(["--", "set", "Interface", device]));
-        all.extend([self.is_own(), external(VIF, vif), external(STATUS, "active")]);
+        all.extend([self.is_own(), external(VIF, vif), external(DEVICE, &index.to_string())]);
+        all.push(external(STATUS, "active"));
         all.extend(ids.pairs().map(|(key, value)| external(key, value)));
         all
     }
@@ -139,6 +140,7 @@ struct Found {
     name: String,
     owner: String,
     vif: String,
+    device: String,
 }
 
 /// Reads what `ovs-vsctl --format=json` writes: rows of a name and of a map.
@@ -150,7 +152,8 @@ fn found(output: &str) -> Option<Vec<Found>> {
             let pair = ids.iter().find(|pair| pair[0].as_str() == Some(key));
             pair.and_then(|pair| pair[1].as_str()).unwrap_or_default().to_owned()
         };
-        Some(Found { name: row[0].as_str()?.to_owned(), owner: id(OWNER), vif: id(VIF) })
+        let name = row[0].as_str()?.to_owned();
+        Some(Found { name, owner: id(OWNER), vif: id(VIF), device: id(DEVICE) })
     };
     output["data"].as_array()?.iter().map(row).collect()
 }
@@ -178,7 +181,7 @@ mod tests {
         let switch = OpenVswitch { owner: "/run/a b".to_owned(), run };
         let bridge = "br-int.7:8:9".parse().expect("good");
         let facts = Facts::default();
-        let wanted = PortWanted { device: "vif1.0".to_owned(), bridge, facts };
+        let wanted = PortWanted { device: "vif1.0".to_owned(), index: 12, bridge, facts };
         let ids = Ids { iface_id: Some("a:b".to_owned()), ..Ids::default() };
         let words = switch.added("virtio/\"x", &wanted, &ids);
         let expected = [
@@ -187,7 +190,8 @@ mod tests {
             "-- set Port vif1.0 tag=7 trunks=8,9",
             "-- remove Interface vif1.0 external_ids iface-id attached-mac vm-uuid",
             "-- set Interface vif1.0 external_ids:ringway-owner=\"/run/a b\"",
-            "external_ids:ringway-vif=\"virtio/\\\"x\" external_ids:iface-status=\"active\"",
+            "external_ids:ringway-vif=\"virtio/\\\"x\" external_ids:ringway-device=\"12\"",
+            "external_ids:iface-status=\"active\"",
             "external_ids:iface-id=\"a:b\"",
         ];
         assert_eq!(words.join(" "), expected.join(" "));
@@ -196,13 +200,15 @@ mod tests {
     #[test]
     fn interfaces_are_read_with_and_without_ids_and_nothing_else() {
         let row = |ids: &str| format!("{{\"data\":[[\"vm1\",[\"map\",[{ids}]]]],\"headings\":[]}}");
-        let own = row("[\"ringway-owner\",\"o\"],[\"x\",\"y\"],[\"ringway-vif\",\"v\"]");
-        let expected = |owner: &str, vif: &str| {
-            let text = str::to_owned;
-            Some(vec![Found { name: text("vm1"), owner: text(owner), vif: text(vif) }])
+        let own = "[\"ringway-owner\",\"o\"],[\"x\",\"y\"],[\"ringway-vif\",\"v\"]";
+        let expected = |[owner, vif, device]: [&str; 3]| {
+            let [name, owner, vif, device] = ["vm1", owner, vif, device].map(str::to_owned);
+            Some(vec![Found { name, owner, vif, device }])
         };
-        assert_eq!(found(&own), expected("o", "v"));
-        assert_eq!(found(&row("")), expected("", ""));
+        assert_eq!(found(&row(own)), expected(["o", "v", ""]));
+        let device = format!("{own},[\"ringway-device\",\"3\"]");
+        assert_eq!(found(&row(&device)), expected(["o", "v", "3"]));
+        assert_eq!(found(&row("")), expected(["", "", ""]));
         assert_eq!(found("{\"data\":[],\"headings\":[]}"), Some(Vec::new()));
         for bad in ["", "[]", "{\"data\":[[1,2]]}", "{\"data\":[[\"vm1\"]]}"] {
             assert_eq!(found(bad), None, "{bad}");

@@ -87,7 +87,8 @@ fn wanted(device: &str, bridge: &str, iface_id: Option<&str>) -> PortWanted {
         vm_uuid: Some("cc-dd".to_owned()),
         ..Facts::default()
     };
-    PortWanted { device: device.to_owned(), bridge: bridge.parse().expect("good"), facts }
+    let bridge = bridge.parse().expect("good");
+    PortWanted { device: device.to_owned(), index: 7, bridge, facts }
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn a_port_has_its_vlans_and_ids_and_keeps_those_of_others() {
     let Some(database) = Database::start() else { return };
     let switch = database.switch("/run/a b");
     let vif = "/local/domain/0/backend/vif/1/0";
-    let ids = switch.join(vif, &wanted("vif1.0", "br-int.7:8:9", Some("lsp1")), false, NO_TABLE);
+    let ids = switch.join(vif, &wanted("vif1.0", "br-int.7:8:9", Some("lsp1")), NO_TABLE);
     let expected = Ids {
         iface_id: Some("lsp1".to_owned()),
         attached_mac: Some("00:16:3e:00:00:01".to_owned()),
@@ -117,7 +118,7 @@ fn a_port_has_its_vlans_and_ids_and_keeps_those_of_others() {
 
     // Another backend finds it, and changes what differs.
     let next = wanted("vif1.0", "br-int", None);
-    let ids = switch.join(vif, &next, false, NO_TABLE).expect("it is its own");
+    let ids = switch.join(vif, &next, NO_TABLE).expect("it is its own");
     assert_eq!(ids.iface_id.as_deref(), Some("cc-dd.0"));
     assert_eq!(database.ask("get Port vif1.0 _uuid"), port, "it is the same port");
     assert_eq!(database.ask("get Port vif1.0 tag trunks"), "[]\n[]");
@@ -125,9 +126,10 @@ fn a_port_has_its_vlans_and_ids_and_keeps_those_of_others() {
     assert_eq!(database.id("vif1.0", "ovn-installed"), "\"true\"");
 
     // A device that was made again is another port, as is one on another bridge.
-    switch.join(vif, &next, true, NO_TABLE).expect("it is its own");
+    let again = PortWanted { index: 8, ..next };
+    switch.join(vif, &again, NO_TABLE).expect("it is its own");
     assert_ne!(database.ask("get Port vif1.0 _uuid"), port);
-    switch.join(vif, &wanted("vif1.0", "br-ext", None), false, NO_TABLE).expect("it is its own");
+    switch.join(vif, &wanted("vif1.0", "br-ext", None), NO_TABLE).expect("it is its own");
     assert_eq!(database.ask("port-to-br vif1.0"), "br-ext");
     switch.leave(vif).expect("it is its own");
     assert_eq!(database.ask("list-ports br-ext"), "");
@@ -141,16 +143,15 @@ fn ports_of_others_are_neither_changed_nor_removed() {
     database
         .ask("add-port br-int theirs -- set Interface theirs external_ids:ringway-vif=virtio/x");
     there
-        .join("virtio/x", &wanted("vm1", "br-int", Some("b")), false, NO_TABLE)
+        .join("virtio/x", &wanted("vm1", "br-int", Some("b")), NO_TABLE)
         .expect("the name is free");
     for name in ["theirs", "vm1"] {
-        let refusal = here.join("virtio/x", &wanted(name, "br-int", Some("a")), true, NO_TABLE);
+        let refusal = here.join("virtio/x", &wanted(name, "br-int", Some("a")), NO_TABLE);
         let refusal = refusal.expect_err("it is not ours");
         assert!(refusal.contains(&format!("ovs-vsctl del-port {name}")), "{refusal}");
     }
-    here.join("virtio/y", &wanted("vm2", "br-int", None), false, NO_TABLE)
-        .expect("the name is free");
-    here.join("virtio/x", &wanted("vm2", "br-int", None), false, NO_TABLE)
+    here.join("virtio/y", &wanted("vm2", "br-int", None), NO_TABLE).expect("the name is free");
+    here.join("virtio/x", &wanted("vm2", "br-int", None), NO_TABLE)
         .expect_err("another vif has it");
     assert_eq!(here.vifs().expect("listed"), ["virtio/y"]);
     assert_eq!(there.vifs().expect("listed"), ["virtio/x"]);
@@ -164,9 +165,8 @@ fn ports_of_others_are_neither_changed_nor_removed() {
 fn what_cannot_be_done_is_said_and_nothing_is_half_made() {
     let Some(database) = Database::start() else { return };
     let switch = database.switch("/run/a");
-    let refusal = |wanted: &PortWanted| {
-        switch.join("virtio/x", wanted, false, NO_TABLE).expect_err("refused")
-    };
+    let refusal =
+        |wanted: &PortWanted| switch.join("virtio/x", wanted, NO_TABLE).expect_err("refused");
     let missing = refusal(&wanted("vm1", "br-none", None));
     assert!(missing.contains("no bridge named br-none: make it"), "{missing}");
     let id = refusal(&wanted("vm1", "br-int", Some("a b")));
@@ -176,6 +176,6 @@ fn what_cannot_be_done_is_said_and_nothing_is_half_made() {
     assert_eq!(database.ask("list-ports br-int"), "");
     let table = "[[port]]\nmac = '00:16:3e:00:00:01'\niface-id = 'listed'\n";
     let table = Table::parse(table).expect("good");
-    let ids = switch.join("virtio/x", &wanted("vm1", "br-int", None), false, &table);
+    let ids = switch.join("virtio/x", &wanted("vm1", "br-int", None), &table);
     assert_eq!(ids.expect("joined").iface_id.as_deref(), Some("listed"));
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Seek as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use ringway_sys::poll::wait_readable;
@@ -21,17 +21,18 @@ const OUTPUT_MAX: u64 = 4 << 20;
 /// Characters of a program's complaint that are shown.
 const COMPLAINT_MAX: usize = 300;
 
-/// Runs `ovs-vsctl` with these arguments.
+/// Runs `ovs-vsctl` with these arguments. It has the lock, too, until it ends.
 ///
 /// # Errors
 /// One sentence with the reason.
-pub(crate) fn vsctl(arguments: &[String]) -> Result<String, String> {
+pub(crate) fn vsctl(arguments: &[String], lock: &File) -> Result<String, String> {
     // It ends even if this process is gone by then.
     let timeout = format!("--timeout={}", 2 * PATIENCE.as_secs());
-    run(Path::new(VSCTL), &[&[timeout][..], arguments].concat(), PATIENCE)
+    run(Path::new(VSCTL), &[&[timeout][..], arguments].concat(), PATIENCE, lock)
 }
 
-/// Runs a program with these arguments, and returns its output. It is killed after `patience`.
+/// Runs a program with these arguments and this standard input, which `ovs-vsctl` does not read,
+/// and returns its output. It is killed after `patience`.
 ///
 /// # Errors
 /// One sentence: the program is missing, hangs, or complains.
@@ -39,6 +40,7 @@ pub(crate) fn run(
     program: &Path,
     arguments: &[String],
     patience: Duration,
+    stdin: &File,
 ) -> Result<String, String> {
     let name = program.display();
     let failed = |error: io::Error| match error.kind() {
@@ -53,7 +55,7 @@ pub(crate) fn run(
     let (mut output, mut complaint) = (output?, complaint?);
     let spawned = output.try_clone().and_then(|stdout| {
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(stdout);
+        command.args(arguments).stdin(stdin.try_clone()?).stdout(stdout);
         command.stderr(complaint.try_clone()?).spawn()
     });
     let mut child = spawned.map_err(failed)?;
@@ -96,10 +98,18 @@ fn text(file: &mut File) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FlockOperation, flock};
+    use rustix::io::Errno;
+    use rustix::process::{Signal, kill_process};
+
     use super::*;
 
     fn shell(text: &str, patience: Duration) -> Result<String, String> {
-        run(Path::new("sh"), &["-c".to_owned(), text.to_owned()], patience)
+        run(Path::new("sh"), &["-c".to_owned(), text.to_owned()], patience, &nothing())
+    }
+
+    fn nothing() -> File {
+        File::open("/dev/null").expect("each machine has it")
     }
 
     const LONG: Duration = Duration::from_secs(600); // not a limit: longer than any test
@@ -118,10 +128,27 @@ mod tests {
     }
 
     #[test]
+    fn the_lock_is_free_when_all_that_have_it_have_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = || File::open(dir.path()).expect("it is there");
+        let lock = open();
+        flock(&lock, FlockOperation::LockExclusive).expect("it is free");
+        // As a program that is still there when this process was killed.
+        let words = ["-c".to_owned(), "exec 3<&0; sleep 100000 <&3 & echo $!".to_owned()];
+        let output = run(Path::new("sh"), &words, LONG, &lock).expect("it ends");
+        drop(lock);
+        let taken = flock(open(), FlockOperation::NonBlockingLockExclusive);
+        let program = output.trim().parse().ok().and_then(as_pid).expect("a process");
+        kill_process(program, Signal::KILL).expect("it runs");
+        assert_eq!(taken, Err(Errno::WOULDBLOCK));
+        flock(open(), FlockOperation::LockExclusive).expect("it is free again");
+    }
+
+    #[test]
     fn a_program_that_hangs_is_killed_and_one_that_is_missing_named() {
         let hung = shell("exec sleep 100000", Duration::from_millis(10));
         assert!(hung.is_err_and(|error| error.contains("sh has not ended within 0 s")));
-        let missing = run(Path::new("ovs-vsctl-missing"), &[], LONG);
+        let missing = run(Path::new("ovs-vsctl-missing"), &[], LONG, &nothing());
         assert!(missing.is_err_and(|error| error.contains("install Open vSwitch")));
     }
 }

@@ -57,25 +57,24 @@ impl Bridged {
         let noted = before.clone().filter(|before| Some(before.index) == index);
         let ovs = self.on_ovs(net, *can_join, noted.as_ref())?;
         let was_on_linux = noted.as_ref().is_some_and(|noted| noted.bridge.is_some());
-        let (tap, applied, is_made) = match (found, &ovs) {
+        let (tap, applied) = match (found, &ovs) {
             (Some(found), Some(_)) if !was_on_linux => {
                 let (tap, found) = take_over(net, &note, found, self.queues)?;
-                (tap, self.update_for_ovs(net, &found, noted)?, false)
+                (tap, self.update_for_ovs(net, &found, noted)?)
             }
             (found, Some((_, Some(bridge)))) => {
                 // A port of a Linux bridge cannot be one of Open vSwitch.
                 found.map_or(Ok(()), |found| net.delete(&found.name))?;
                 let (tap, applied) = self.make_for_ovs(net, &note, bridge)?;
-                (tap, Some(applied), true)
+                (tap, Some(applied))
             }
             (Some(found), _) => {
                 let (tap, found) = take_over(net, &note, found, self.queues)?;
-                (tap, self.update(net, &found, noted)?, false)
+                (tap, self.update(net, &found, noted)?)
             }
             (None, _) => {
                 log_deleted(&self.name, before.as_ref());
-                let (tap, applied) = self.make(net, &note)?;
-                (tap, applied, true)
+                self.make(net, &note)?
             }
         };
         tap.set_offloads(OffloadCaps::ALL)?;
@@ -94,7 +93,7 @@ impl Bridged {
         // It is served by now, so nothing refuses it any more.
         let placed = Some(Bridged { low_mtu: LowMtu::Warn, ..self.clone() });
         let ovs = ovs.map(|(bridge, _)| bridge);
-        Ok(HostDevice { placed, ovs, is_made, home, ..device })
+        Ok(HostDevice { placed, ovs, home, ..device })
     }
 
     fn make<K: Kernel>(&self, net: &mut K, note: &str) -> io::Result<(K::Tap, Option<Applied>)> {

@@ -235,7 +235,7 @@ impl<K: Kernel> HostDevice<K> {
         // Last: what fails before leaves nothing, and is tried again.
         tap.set_persistent(true)?;
         (self.index, self.tap) = (index, tap);
-        (self.is_detached, self.is_made) = (true, true);
+        self.is_detached = true;
         self.note(keeper, notes);
         tracing::warn!(
             name,

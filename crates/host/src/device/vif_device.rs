@@ -72,14 +72,6 @@ impl<K: Kernel> VifDevice<K> {
         self.kept()?.ovs.as_ref()
     }
 
-    /// Whether this process has made it since this was last asked.
-    pub(crate) fn take_is_made(&mut self) -> bool {
-        match self {
-            VifDevice::Kept(device) => std::mem::take(&mut device.is_made),
-            VifDevice::Passed(_) => false,
-        }
-    }
-
     /// Where it is: see [`HostDevice::place`].
     pub(crate) fn place(&self, links: Option<&[Link]>) -> Place {
         match self {

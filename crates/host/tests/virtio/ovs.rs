@@ -34,16 +34,17 @@ fn next(machine: &mut Machine) -> Option<PortOrder> {
     machine.host.shared.ovs.next_order(machine.now)
 }
 
-/// The next order is to join, of a new device or not.
-fn expect_join(machine: &mut Machine, expected: bool) {
+/// The next order is to join, with the present device.
+fn expect_join(machine: &mut Machine) {
+    let device = machine.kernel.find("vm1").expect("it exists").index;
     match next(machine) {
-        Some(PortOrder::Join { is_new, .. }) if is_new == expected => {}
+        Some(PortOrder { wanted: Some(wanted), .. }) if wanted.index == device => {}
         other => panic!("{other:?}"),
     }
 }
 
 fn expect_leave(machine: &mut Machine) {
-    assert_eq!(next(machine), Some(PortOrder::Leave { vif: vm1() }));
+    assert_eq!(next(machine), Some(PortOrder { vif: vm1(), wanted: None }));
     machine.on(Event::PortDone(Ok(Ids::default())));
 }
 
@@ -56,7 +57,7 @@ fn a_vif_has_its_port_while_its_guest_is_connected() {
     let mut machine = on_ovs();
     assert_eq!(next(&mut machine), None, "there is no guest");
     machine.front_end(&CONNECT);
-    let Some(PortOrder::Join { vif, wanted, is_new: true }) = next(&mut machine) else {
+    let Some(PortOrder { vif, wanted: Some(wanted) }) = next(&mut machine) else {
         panic!("it joins")
     };
     assert_eq!((vif, wanted.device.as_str()), (vm1(), "vm1"));
@@ -81,7 +82,7 @@ fn a_vif_has_its_port_while_its_guest_is_connected() {
     expect_leave(&mut machine);
     assert_eq!(machine.status().ovs, None);
     machine.front_end(&CONNECT);
-    expect_join(&mut machine, false);
+    expect_join(&mut machine);
     done(&mut machine);
     machine.on(Event::Removed("vm1".to_owned()));
     expect_leave(&mut machine);
@@ -92,13 +93,13 @@ fn a_vif_has_its_port_while_its_guest_is_connected() {
 fn a_port_that_cannot_be_is_shown_and_tried_again_and_the_guest_stays_connected() {
     let mut machine = on_ovs();
     machine.front_end(&CONNECT);
-    expect_join(&mut machine, true);
+    expect_join(&mut machine);
     machine.on(Event::PortDone(Err("no bridge named br-int".to_owned())));
     let status = machine.status();
     assert_eq!(status.error.as_deref(), Some("no bridge named br-int"));
     assert_eq!((status.queues.len(), next(&mut machine)), (1, None));
     machine.now = machine.host.due().expect("it is tried again");
-    expect_join(&mut machine, true);
+    expect_join(&mut machine);
     done(&mut machine);
     assert_eq!((machine.status().error, machine.host.due()), (None, None));
 }
@@ -107,7 +108,7 @@ fn a_port_that_cannot_be_is_shown_and_tried_again_and_the_guest_stays_connected(
 fn a_device_that_is_made_again_joins_again() {
     let mut machine = on_ovs();
     machine.front_end(&CONNECT);
-    expect_join(&mut machine, true);
+    expect_join(&mut machine);
     done(&mut machine);
     machine.act(Host::follow_devices).expect("it is time");
     machine.kernel.remove("vm1").expect("it exists");
@@ -115,7 +116,7 @@ fn a_device_that_is_made_again_joins_again() {
     machine.now += LATER;
     machine.act(Host::follow_devices).expect("it is time");
     assert_eq!(machine.status().queues.len(), 1);
-    expect_join(&mut machine, true);
+    expect_join(&mut machine);
 }
 
 #[test]
@@ -132,12 +133,40 @@ fn the_next_process_keeps_the_ports_of_its_vifs_and_removes_those_of_others() {
     // One is on a Linux bridge now, one is gone.
     for gone in ["vm2", "vm3"] {
         let vif = Purpose::Virtio(gone.to_owned());
-        assert_eq!(next(&mut machine), Some(PortOrder::Leave { vif }));
+        assert_eq!(next(&mut machine), Some(PortOrder { vif, wanted: None }));
         machine.on(Event::PortDone(Ok(Ids::default())));
     }
     assert_eq!(next(&mut machine), None, "its guest has yet to return");
     machine.front_end(&CONNECT);
-    expect_join(&mut machine, false);
+    expect_join(&mut machine);
+}
+
+#[test]
+fn a_port_of_an_earlier_process_goes_with_a_vif_that_never_had_its_device() {
+    let mut machine = on_ovs();
+    machine.front_end(&CONNECT);
+    let (kernel, notes) = (machine.kernel.clone(), std::mem::take(&mut machine.notes));
+    ["vm1", "br-int"].iter().for_each(|link| kernel.remove(link).expect("it exists"));
+    let mut machine = Machine::start(kernel, notes);
+    machine.allow_ports();
+    machine.add(wanted("vm1", Some("br-int.7")), Phase::Start).expect("it waits");
+    machine.on(Event::PortsFound(vec!["virtio/vm1".to_owned()]));
+    assert_eq!(next(&mut machine), None, "its bridge may come back");
+    machine.on(Event::Removed("vm1".to_owned()));
+    expect_leave(&mut machine);
+}
+
+#[test]
+fn an_order_to_a_process_that_was_killed_is_given_again() {
+    let mut machine = on_ovs();
+    machine.front_end(&CONNECT);
+    expect_join(&mut machine);
+    assert_eq!(next(&mut machine), None, "one at a time");
+    machine.on(Event::PluggerBegun);
+    expect_join(&mut machine);
+    done(&mut machine);
+    machine.on(Event::PluggerBegun);
+    assert_eq!(next(&mut machine), None, "it was done");
 }
 
 /// An imitation of Open vSwitch: the vifs that have ports.
@@ -146,9 +175,9 @@ struct Switch(BTreeSet<String>);
 
 impl Switch {
     fn carry_out(&mut self, order: &PortOrder) {
-        match order {
-            PortOrder::Join { vif, .. } => self.0.insert(vif.path()),
-            PortOrder::Leave { vif } => self.0.remove(&vif.path()),
+        match order.wanted {
+            Some(_) => self.0.insert(order.vif.path()),
+            None => self.0.remove(&order.vif.path()),
         };
     }
 

@@ -154,6 +154,7 @@ impl Drop for Claim {
         }
         // While we hold the lock, so that we do not remove another host's lock.
         let _ = fs::remove_file(self.dir.lock());
+        let _ = fs::remove_file(self.dir.plugging());
         // It stays if it holds files that are not ours.
         let _ = fs::remove_dir(self.dir.path());
         if self.is_default {

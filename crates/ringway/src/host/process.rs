@@ -116,23 +116,25 @@ impl Process {
         [stdin, stdout]: [Stdio; 2],
         variable: Option<(&str, &OsStr)>,
     ) -> Result<Process> {
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("ringway")
-            .arg("--log-level")
-            .arg(level.to_string())
-            .arg("--parent")
-            .arg(std::process::id().to_string())
-            .args(arguments)
-            // The service manager expects keep-alive messages from the supervisor, not from its
-            // children.
-            .env_remove("WATCHDOG_PID")
-            .envs(variable)
-            .stdin(stdin)
-            .stdout(stdout)
-            // Ctrl-C goes to the supervisor alone, which ends the others in order.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("start the {name} process"))?;
+        let mut command = this_program(level);
+        command.arg("--parent").arg(std::process::id().to_string()).args(arguments);
+        Process::spawn(name, command.envs(variable).stdin(stdin).stdout(stdout))
+    }
+
+    /// Runs this program with other arguments and this standard input. It survives if this process
+    /// is killed, and has to end by itself.
+    pub(crate) fn start_successor(
+        name: &str,
+        level: LevelFilter,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        stdin: Stdio,
+    ) -> Result<Process> {
+        let mut command = this_program(level);
+        Process::spawn(name, command.args(arguments).stdin(stdin).stdout(Stdio::null()))
+    }
+
+    fn spawn(name: &str, command: &mut Command) -> Result<Process> {
+        let mut child = command.spawn().with_context(|| format!("start the {name} process"))?;
         let described = match ProcessRecord::of(name, child.id()) {
             // A service manager may hide processes that have given up their rights (`hidepid` of
             // proc(5)), and this one was quick. A later run cannot find it either.
@@ -213,6 +215,16 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A command that runs this program.
+fn this_program(level: LevelFilter) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    // The service manager expects keep-alive messages from the supervisor, not from its children.
+    command.arg0("ringway").arg("--log-level").arg(level.to_string()).env_remove("WATCHDOG_PID");
+    // Ctrl-C goes to the supervisor alone, which ends the others in order.
+    command.process_group(0);
+    command
 }
 
 pub(crate) fn as_pid(pid: u32) -> Option<Pid> {

@@ -3,20 +3,28 @@
 //!
 //! It serves no guest. It knows by itself which ports are this host's: a compromised backend can
 //! have ports of vifs added and removed, and those of others stay as they are.
+//!
+//! There are two such processes, because a confined backend could not start another one. The second
+//! waits until the first has ended, and then takes its place.
 
 use std::env;
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ringway_control::{Link, PluggerEvent, PluggerOrder, Received, RunDir};
-use ringway_ovs::{Ids, OpenVswitch, Table};
-use ringway_sys::poll::{PollFlags, wait, wait_readable};
+use ringway_ovs::{Ids, OpenVswitch, PortWanted, Table};
+use ringway_sys::poll::{PollFlags, readable, wait};
 use ringway_terminal::stop::Stop;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use tracing::level_filters::LevelFilter;
 
 use crate::host::{Process, owner};
@@ -28,6 +36,8 @@ const TABLE: &str = "/etc/ringway/ovs.toml";
 const TABLE_LEN_MAX: u64 = 1 << 20;
 /// Vifs in one message: their names together are shorter than a message may be.
 const FOUND_CHUNK: usize = 64;
+/// The least time between two starts of a successor.
+const SUCCESSOR_PAUSE: Duration = Duration::from_secs(1); // not a limit: a pause of our own
 
 /// Adds and removes ports of Open vSwitch for the backend that starts it.
 #[derive(Debug, Args)]
@@ -44,11 +54,19 @@ pub(crate) fn start(dir: &RunDir) -> Result<Option<Link>> {
     if !env::split_paths(&path).any(|dir| dir.join(VSCTL).is_file()) {
         return Ok(None);
     }
+    let lock = dir.plugging();
+    // An earlier plugger may have it.
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock);
+    made.with_context(|| lock.display().to_string())?;
     let (link, theirs) = Link::pair().context("a pair of sockets")?;
-    let arguments = ["plugger".as_ref(), "--dir".as_ref(), dir.path().as_os_str()];
     let files = [Stdio::from(theirs), Stdio::null()];
-    Process::start_with("plugger", LevelFilter::current(), arguments, files)?.leave();
+    let level = LevelFilter::current();
+    Process::start_with("plugger", level, arguments(dir.path()), files)?.leave();
     Ok(Some(link))
+}
+
+fn arguments(dir: &Path) -> [&OsStr; 3] {
+    ["plugger".as_ref(), "--dir".as_ref(), dir.as_os_str()]
 }
 
 pub(crate) fn run(args: &Plugger) -> Result<()> {
@@ -56,54 +74,139 @@ pub(crate) fn run(args: &Plugger) -> Result<()> {
     let _signals = Stop::on_signals()?;
     ringway_confine::give_up_privileges()?;
     let link = rustix::stdio::stdin().try_clone_to_owned().context("standard input")?;
-    let switch = OpenVswitch { owner: owner(&args.dir), run: vsctl as Run };
-    let plugger = Plugging { link: Link::new(link), switch };
+    let lock = RunDir::new(&args.dir).plugging();
+    let turn = match wait_for_turn(&lock) {
+        // The host has ended.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        turn => turn.with_context(|| lock.display().to_string())?,
+    };
+    let run = |arguments: &[String]| vsctl(arguments, &turn);
+    let switch = OpenVswitch { owner: owner(&args.dir), run };
+    let mut plugger = Plugging { link: Link::new(link), switch, is_reported: false };
+    if !plugger.forget_orders()? {
+        return Ok(());
+    }
+    let mut successor = Successor { dir: &args.dir, process: None, due: Instant::now() };
+    successor.keep();
+    plugger.send(&PluggerEvent::Begun)?;
     // If Open vSwitch does not run yet, there may be ports of an earlier process nevertheless.
-    let mut is_reported = plugger.report_found()?;
+    plugger.report_found()?;
     loop {
-        wait_readable(&plugger.link, None)?;
-        let order = match plugger.link.receive()? {
-            Received::Message(order, _) => order,
-            Received::Nothing => continue,
+        match plugger.link.receive()? {
+            Received::Message(order, _) => plugger.carry_out(order)?,
+            Received::Nothing => {}
             Received::End => return Ok(()),
-        };
-        let outcome = plugger.carry_out(order);
-        is_reported = is_reported || (outcome.is_ok() && plugger.report_found()?);
-        plugger.send(&PluggerEvent::Done { outcome })?;
+        }
+        successor.keep();
+        let process = successor.process.iter().map(|process| readable((), process));
+        let sources: Vec<_> = process.chain([readable((), &plugger.link)]).collect();
+        wait(&sources, successor.pause())?;
     }
 }
 
-type Run = fn(&[String]) -> Result<String, String>;
-
-struct Plugging {
-    link: Link,
-    switch: OpenVswitch<Run>,
+/// Waits until the plugger before, and the program that it ran, have ended. This process has the
+/// lock until it ends, and its programs do.
+fn wait_for_turn(lock: &Path) -> io::Result<File> {
+    let lock = OpenOptions::new().write(true).open(lock)?;
+    retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))?;
+    Ok(lock)
 }
 
-impl Plugging {
-    fn carry_out(&self, order: PluggerOrder) -> Result<Ids, String> {
-        match order {
-            PluggerOrder::Join { vif, wanted, is_new } => {
-                // Each time, because it may change.
-                self.switch.join(&vif, &wanted, is_new, &read_table(Path::new(TABLE))?)
-            }
-            PluggerOrder::Leave { vif } => self.switch.leave(&vif).map(|()| Ids::default()),
+/// The process that waits for its turn.
+struct Successor<'a> {
+    dir: &'a Path,
+    process: Option<Process>,
+    /// When it may be started again.
+    due: Instant,
+}
+
+impl Successor<'_> {
+    /// Starts it, unless it runs, or has just been started.
+    fn keep(&mut self) {
+        let runs = |process: &mut Process| matches!(process.ended(), Ok(None));
+        if self.process.as_mut().is_some_and(|process| !runs(process)) {
+            self.process = None;
+        }
+        let now = Instant::now();
+        if self.process.is_some() || now < self.due {
+            return;
+        }
+        self.due = now + SUCCESSOR_PAUSE;
+        match self.start() {
+            Ok(process) => self.process = Some(process),
+            Err(error) => tracing::warn!("without a successor: {error:#}"),
         }
     }
 
-    /// Reports the vifs that have ports. Returns false if Open vSwitch does not say which.
-    fn report_found(&self) -> io::Result<bool> {
-        let vifs = match self.switch.vifs() {
-            Ok(vifs) => vifs,
+    fn start(&self) -> Result<Process> {
+        let link = rustix::stdio::stdin().try_clone_to_owned().context("standard input")?;
+        let arguments = arguments(self.dir);
+        Process::start_successor("plugger", LevelFilter::current(), arguments, link.into())
+    }
+
+    /// How long to wait for its next start.
+    fn pause(&self) -> Option<Duration> {
+        match self.process {
+            Some(_) => None,
+            None => Some(self.due.saturating_duration_since(Instant::now())),
+        }
+    }
+}
+
+struct Plugging<R> {
+    link: Link,
+    switch: OpenVswitch<R>,
+    /// Whether the backend knows which vifs have had ports before.
+    is_reported: bool,
+}
+
+impl<R: Fn(&[String]) -> Result<String, String>> Plugging<R> {
+    /// Takes what the plugger before was ordered: the backend gives it again. Returns false if the
+    /// backend has ended.
+    fn forget_orders(&self) -> io::Result<bool> {
+        loop {
+            match self.link.receive::<PluggerOrder>()? {
+                Received::Message(..) => {}
+                Received::Nothing => return Ok(true),
+                Received::End => return Ok(false),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: PluggerOrder) -> io::Result<()> {
+        let PluggerOrder { number, vif, wanted } = order;
+        let outcome = self.change(&vif, wanted.as_ref());
+        if outcome.is_ok() {
+            self.report_found()?;
+        }
+        self.send(&PluggerEvent::Done { number, outcome })
+    }
+
+    fn change(&self, vif: &str, wanted: Option<&PortWanted>) -> Result<Ids, String> {
+        match wanted {
+            // Each time, because it may change.
+            Some(wanted) => self.switch.join(vif, wanted, &read_table(Path::new(TABLE))?),
+            None => self.switch.leave(vif).map(|()| Ids::default()),
+        }
+    }
+
+    /// Reports once the vifs that have ports, as soon as Open vSwitch says which.
+    fn report_found(&mut self) -> io::Result<()> {
+        if self.is_reported {
+            return Ok(());
+        }
+        match self.switch.vifs() {
+            Ok(vifs) => {
+                for vifs in vifs.chunks(FOUND_CHUNK) {
+                    self.send(&PluggerEvent::Found { vifs: vifs.to_vec() })?;
+                }
+                self.is_reported = true;
+            }
             Err(reason) => {
                 tracing::debug!("ports of vifs that are gone stay for now: {reason}");
-                return Ok(false);
             }
-        };
-        for vifs in vifs.chunks(FOUND_CHUNK) {
-            self.send(&PluggerEvent::Found { vifs: vifs.to_vec() })?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Sends a message, and waits until there is room for it.

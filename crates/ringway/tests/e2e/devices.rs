@@ -11,14 +11,19 @@ use rustix::process::Signal;
 use crate::hostile::Hostile;
 use crate::toolstack::{end_backend, wait_state};
 
-/// A tool in the network namespace of a process; `None` if it fails.
-pub(crate) fn tool(pid: u32, line: &str) -> Option<String> {
+/// What runs a tool in the network namespace of a process.
+pub(crate) fn beside(pid: u32) -> Command {
     let mut command = Command::new("nsenter");
     command.args(["--target", &pid.to_string(), "--net"]);
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--preserve-credentials"]);
     }
-    let output = command.args(line.split(' ')).output().expect("util-linux");
+    command
+}
+
+/// A tool in the network namespace of a process; `None` if it fails.
+pub(crate) fn tool(pid: u32, line: &str) -> Option<String> {
+    let output = beside(pid).args(line.split(' ')).output().expect("util-linux");
     let text = String::from_utf8(output.stdout).expect("text");
     output.status.success().then_some(text)
 }

@@ -4,12 +4,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use ringway_e2e::host::{Host, Running, SOON, describe, send, text_of, wait_for};
+use ringway_e2e::host::{
+    Host, Running, SOON, describe, names_in, send, start_time, text_of, wait_for,
+};
 use ringway_e2e::shared_turn;
 use ringway_e2e::virtio_guest::{Maker, guest_of, kill_backend};
 use rustix::process::Signal;
 
-use crate::devices::tool;
+use crate::devices::{beside, tool, tool_ok};
 use crate::hostile::Hostile;
 
 const PROGRAMS: [&str; 7] =
@@ -46,6 +48,26 @@ impl Place {
         place
     }
 
+    /// An interface of the bridge for a test's own programs, with other words for its port.
+    fn add_probe(&self, more: &str) {
+        let add = format!("add-port br-int probe {more}-- set Interface probe type=internal");
+        self.ask(&add);
+        let whole = self.host.pid_of("ringway run");
+        for line in ["ip addr add 10.78.0.254/24 dev probe", "ip link set probe up"] {
+            tool_ok(whole, line);
+        }
+    }
+
+    /// Adds a port of this host's vif that is gone, and one of another program.
+    fn add_strangers(&self) {
+        let owner = self.id("vm1", "ringway-owner");
+        self.ask(&format!(
+            "add-port br-int gone -- set Interface gone type=internal \
+             external_ids:ringway-owner=\"{owner}\" external_ids:ringway-vif=\"virtio/gone\""
+        ));
+        self.ask("--may-exist add-port br-int theirs -- set Interface theirs type=internal");
+    }
+
     /// What `ovs-vsctl` says, which must succeed.
     fn ask(&self, words: &str) -> String {
         text_of(vsctl(&self.host, words), words).trim().to_owned()
@@ -72,11 +94,7 @@ impl Place {
 
 /// One of its programs, in the network of the host.
 fn program(host: &Host, name: &str, words: &[impl AsRef<OsStr>]) -> Command {
-    let mut command = Command::new("nsenter");
-    command.args(["--target", &host.pid_of("ringway run").to_string(), "--net"]);
-    if !rustix::process::geteuid().is_root() {
-        command.args(["--user", "--preserve-credentials"]);
-    }
+    let mut command = beside(host.pid_of("ringway run"));
     command.args([name, "-vsyslog:off", "-vconsole:err"]).args(words).stdin(Stdio::null());
     let dir = host.file("ovs");
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
@@ -98,10 +116,7 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     let place = Place::start();
     let host = &place.host;
     let whole = host.pid_of("ringway run");
-    place.ask("add-port br-int probe tag=7 -- set Interface probe type=internal");
-    for line in ["ip addr add 10.78.0.254/24 dev probe", "ip link set probe up"] {
-        tool(whole, line).expect("iproute2");
-    }
+    place.add_probe("tag=7 ");
     let refused = place.add_vm1(dir, "br-none");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("br-none"), "{refused:?}");
     text_of(place.add_vm1(dir, "br-int.7"), "vif add");
@@ -123,12 +138,7 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
 
     // The next process finds the port as it is, and removes that of a vif that is gone.
     let number = place.ask("get Interface vm1 ofport");
-    let owner = place.id("vm1", "ringway-owner");
-    place.ask(&format!(
-        "add-port br-int gone -- set Interface gone type=internal \
-         external_ids:ringway-owner=\"{owner}\" external_ids:ringway-vif=\"virtio/gone\""
-    ));
-    place.ask("add-port br-int theirs -- set Interface theirs type=internal");
+    place.add_strangers();
     kill_backend(host);
     place.wait_for_ports("probe\ntheirs\nvm1");
     host.wait("its port to be known again", SOON, |host| host.vif("vm1").and_then(|vif| vif.ovs));
@@ -150,6 +160,79 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     place.wait_for_ports("probe\ntheirs\nvm1");
     host.text(&["vif", "remove", "vm1"]);
     place.wait_for_ports("probe\ntheirs");
+}
+
+/// The processes of which this holds for the process id and the words of its command line.
+fn processes(is_wanted: impl Fn(u32, &str) -> bool) -> Vec<u32> {
+    let pids = names_in(Path::new("/proc")).into_iter().filter_map(|name| name.parse().ok());
+    let is_it = |pid: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        is_wanted(*pid, &line.replace('\0', " "))
+    };
+    pids.filter(is_it).collect()
+}
+
+/// The process that asks `ovs-vsctl`, and its successor.
+fn pluggers(host: &Host) -> [u32; 2] {
+    let words = format!("plugger --dir {} ", host.dir().display());
+    host.wait("two processes", SOON, |_| {
+        let mut found = processes(|_, line| line.contains(&words));
+        found.sort_by_key(|pid| start_time(*pid));
+        found.try_into().ok()
+    })
+}
+
+/// The parent of a process (field 4 of proc_pid_stat(5)).
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn kill(host: &Host, pid: u32) {
+    send(pid, Signal::KILL);
+    host.wait("its end", SOON, |_| start_time(pid).is_none().then_some(()));
+}
+
+#[test]
+fn a_killed_process_that_asks_open_vswitch_is_replaced_and_costs_no_frame() {
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
+    let sockets = tempfile::tempdir().expect("a directory");
+    let place = Place::start();
+    let host = &place.host;
+    place.add_probe("");
+    text_of(place.add_vm1(sockets.path(), "br-int"), "vif add");
+    let guest = guest_of(1, "10.78.0.5", sockets.path(), "vm1", Maker::Backend, "");
+    place.wait_for_ports("probe\nvm1");
+    let (backend, number) = (host.pid_of("backend"), place.ask("get Interface vm1 ofport"));
+    let mut pings = beside(host.pid_of("ringway run"));
+    pings.args("ping -n -c 250 -i 0.02 -W 30 10.78.0.5".split(' ')).stdout(Stdio::piped());
+    let pings = pings.spawn().expect("it is installed");
+
+    let [_, second] = pluggers(host);
+    kill(host, second);
+    place.add_strangers();
+    let [first, next] = pluggers(host);
+    kill(host, first);
+    place.wait_for_ports("probe\ntheirs\nvm1");
+    assert_eq!(pluggers(host)[0], next);
+    let pings = text_of(pings.wait_with_output().expect("ours"), "ping");
+    assert!(pings.contains(" 250 received"), "{pings}");
+    assert_eq!((place.id("vm1", "iface-id"), host.pid_of("backend")), ("lsp1".to_owned(), backend));
+    assert_eq!(place.ask("get Interface vm1 ofport"), number);
+
+    // It is killed between an order and its reply.
+    let [worker, _] = pluggers(host);
+    let switch = place.switch.0.id();
+    send(switch, Signal::STOP);
+    drop(guest);
+    let is_child = |pid, line: &str| line.starts_with("ovs-vsctl ") && parent(pid) == Some(worker);
+    host.wait("an order", SOON, |_| (processes(is_child).len() == 1).then_some(()));
+    kill(host, worker);
+    send(switch, Signal::CONT);
+    place.wait_for_ports("probe\ntheirs");
+    let _guest = guest_of(1, "10.78.0.5", sockets.path(), "vm1", Maker::Backend, "");
+    place.wait_for_ports("probe\ntheirs\nvm1");
+    assert_eq!(host.pid_of("backend"), backend);
 }
 
 #[test]
