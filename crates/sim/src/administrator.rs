@@ -4,7 +4,7 @@
 use ringway_host::{Link, Note};
 
 use crate::flaw::{Checked, Flaw, Rule, ensure};
-use crate::links::{ELSEWHERE, Place, RENAMED, Wanted, bridge_of, far_link, virtio_name};
+use crate::links::{ELSEWHERE, Place, RENAMED, Wanted, bridge_of, far_link};
 use crate::marks::Mark;
 use crate::process::OWNER;
 use crate::toolstack::vif_of;
@@ -18,6 +18,9 @@ impl World {
     pub(crate) fn change_links(&mut self, guest: usize) {
         if !self.scenario.are_patched[guest] {
             return;
+        }
+        if self.scenario.on_ovs[guest] {
+            return self.change_ovs(guest);
         }
         let action = self.plane.choices.below(10);
         self.plane.journal.note(|| format!("links of guest {guest}: action {action}"));
@@ -132,7 +135,7 @@ impl World {
 
     /// A vif was made: its device is where its keys say, unless there is one already.
     pub(crate) fn expect_device(&mut self, guest: usize) {
-        if !self.scenario.are_patched[guest] {
+        if !self.scenario.are_patched[guest] || self.scenario.on_ovs[guest] {
             return;
         }
         let is_new = self.device_link(guest).is_none();
@@ -188,8 +191,12 @@ impl World {
     /// refused. Those of virtio try again by themselves.
     pub(crate) fn repair(&mut self) -> Checked {
         self.kernel.refuse_nothing();
-        for guest in self.wanted.keys().copied().collect::<Vec<_>>() {
-            self.repair_links(guest);
+        let on_linux = self.wanted.keys().copied().collect::<Vec<_>>();
+        for guest in on_linux.into_iter().chain(self.ovs_guests()) {
+            match self.scenario.on_ovs[guest] {
+                true => self.repair_ovs(guest),
+                false => self.repair_links(guest),
+            }
             let is_refused = guest < self.drivers.len() && self.fault(guest).is_none();
             if is_refused && !self.removals.contains(&guest) {
                 let vif = vif_of(self.plane.guests[guest].domid);
@@ -249,11 +256,7 @@ impl World {
 
     /// The device of a guest's vif.
     pub(crate) fn device_link(&self, guest: usize) -> Option<Link> {
-        let purpose = match guest.checked_sub(self.scenario.guests) {
-            None => vif_of(self.plane.guests[guest].domid).backend_dir(),
-            Some(number) => format!("virtio/{}", virtio_name(number)),
-        };
-        let note = format!("ringway {OWNER} {purpose}");
+        let note = format!("ringway {OWNER} {}", self.purpose_of(guest).path());
         self.kernel.all().into_iter().find(|link| link.alias.as_ref() == Some(&note))
     }
 
@@ -269,7 +272,8 @@ impl World {
 
     /// Whether a vif should have a device and has none, or one with a fault.
     pub(crate) fn is_displaced(&self, guest: usize) -> bool {
-        self.wanted.contains_key(&guest) && self.fault(guest) != Some(None)
+        let has_place = self.wanted.contains_key(&guest) || self.scenario.on_ovs[guest];
+        has_place && (self.fault(guest) != Some(None) || self.port_fault(guest).is_some())
     }
 }
 

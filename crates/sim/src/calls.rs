@@ -197,6 +197,9 @@ impl World {
         if !self.scenario.are_patched[guest] {
             return shown.attached_to == "switch";
         }
+        if self.scenario.on_ovs[guest] {
+            return self.is_shown_on_ovs(guest, &shown.attached_to);
+        }
         let is_configured = shown.attached_to == bridge_of(guest);
         let Some(link) = self.device_link(guest) else {
             return is_configured && shown.error.is_some();

@@ -40,6 +40,10 @@ pub enum Canary {
     ReturnedDevice,
     /// A fault of a device is not shown.
     HiddenFault,
+    /// A process that asks Open vSwitch, after one that was killed, does not say that it begins.
+    UnsaidBegin,
+    /// Ports of Open vSwitch stay when they should go.
+    KeptPort,
     /// Why no one can connect to the socket of a virtio vif is not shown.
     HiddenObstacle,
     /// A front-end's message that enables or disables a ring is lost.
@@ -68,7 +72,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 29] = [
+    pub const ALL: [Canary; 31] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -86,6 +90,8 @@ impl Canary {
         Canary::UnseenLinks,
         Canary::ReturnedDevice,
         Canary::HiddenFault,
+        Canary::UnsaidBegin,
+        Canary::KeptPort,
         Canary::HiddenObstacle,
         Canary::LostMessage,
         Canary::StuckTurn,

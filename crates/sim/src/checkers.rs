@@ -28,6 +28,7 @@ impl World {
     pub(crate) fn rest(&mut self) -> Checked {
         self.settle()?;
         self.check_faults()?;
+        self.check_ovs(false)?;
         self.explain_virtio()?;
         self.repair()?;
         self.release_quarantined()?;
@@ -37,6 +38,7 @@ impl World {
         self.check_connected()?;
         self.check_virtio()?;
         self.check_links()?;
+        self.check_ovs(true)?;
         self.check_ports()?;
         self.check_status(true)?;
         self.accounts.check(&self.plane, Rule::Conservation)?;
@@ -62,7 +64,7 @@ impl World {
                 self.accounts.check(&self.plane, Rule::WakeUps)?;
             }
             let due = self.backend.as_ref().and_then(Process::due);
-            match self.plane.next_time().into_iter().chain(due).min() {
+            match self.plane.next_time().into_iter().chain(due).chain(self.ovs_due()).min() {
                 None => return Ok(()),
                 Some(then) => self.plane.now = self.plane.now.max(then),
             }
@@ -248,6 +250,7 @@ impl World {
         let ours = self.kernel.all().into_iter().filter(|link| link.alias.is_some());
         let left: Vec<String> = ours.map(|link| link.name).collect();
         ensure(left.is_empty(), Rule::Release, || format!("devices of vifs are left: {left:?}"))?;
+        self.check_ovs_release()?;
         let left = self.toolstack.leftovers().map_err(|error| refused(&error))?;
         ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
         let shared = &mut self.backend.as_mut().expect("the backend lives").host.shared;

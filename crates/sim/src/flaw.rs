@@ -60,6 +60,8 @@ pub enum Rule {
     Attachment,
     /// What an administrator has done to a network device stays so.
     Placement,
+    /// A vif has its port of Open vSwitch, with all ids, while its guest is connected.
+    Ports,
     /// A vif whose network device is not where it should be says why, in words.
     Explanation,
     /// Nothing panics.

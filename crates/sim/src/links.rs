@@ -5,6 +5,7 @@ use ringway_wire::DomId;
 
 use crate::device::{Condition, Device, Station, Tap};
 use crate::kernel::SimKernel;
+use crate::ovs::TAG;
 use crate::plane::DataPlane;
 use crate::scenario::{Scenario, guest_of, mac_of};
 
@@ -42,6 +43,20 @@ pub(crate) fn bridge_of(guest: usize) -> String {
     format!("bridge{guest}")
 }
 
+/// The bridge of Open vSwitch that the vif of such a guest is on.
+pub(crate) fn ovs_bridge(guest: usize) -> String {
+    format!("ovs{guest}")
+}
+
+/// What is configured as the bridge of a guest's vif, if it is on one.
+pub(crate) fn configured_bridge(scenario: &Scenario, guest: usize) -> Option<String> {
+    match (scenario.are_patched[guest], scenario.on_ovs[guest]) {
+        (_, true) => Some(format!("{}.{TAG}", ovs_bridge(guest))),
+        (true, false) => Some(bridge_of(guest)),
+        (false, false) => None,
+    }
+}
+
 /// The link by which a station is on that bridge.
 pub(crate) fn far_link(guest: usize) -> String {
     format!("far{guest}")
@@ -70,6 +85,11 @@ pub(crate) fn make_devices(plane: &mut DataPlane, scenario: &Scenario) -> SimKer
     };
     for (guest, condition) in patched {
         let (bridge, link) = (bridge_of(guest), far_link(guest));
+        if scenario.on_ovs[guest] {
+            kernel.add_ovs_bridge(&ovs_bridge(guest)).expect("the name is free");
+            add(Device::of_vif(guest, OffloadCaps::NONE, (&kernel, link), condition), 0);
+            continue;
+        }
         let made = kernel.add_bridge(&bridge).and_then(|()| kernel.add_other(&link));
         made.and_then(|()| kernel.set_master(&link, Some(&bridge))).expect("the names are free");
         // What a guest of virtio accepts is known once it starts: the engines do the rest.

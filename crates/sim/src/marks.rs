@@ -194,6 +194,20 @@ marks! {
     VirtioOnBridge => "virtio vif on a bridge",
     /// A vif could not have its device.
     VifRefused => "vif without its device",
+    /// A vif got its port of Open vSwitch.
+    PortAdded => "port of Open vSwitch added",
+    /// A vif has no port any more.
+    PortRemoved => "port of Open vSwitch removed",
+    /// A port could not be added or removed.
+    PortRefused => "port of Open vSwitch not changed",
+    /// Another program had a port with the name of a vif's device.
+    PortNameTaken => "name of a port taken",
+    /// An administrator deleted a bridge of Open vSwitch.
+    OvsBridgeDeleted => "bridge of Open vSwitch deleted",
+    /// Open vSwitch or its database did not respond.
+    OvsSilent => "Open vSwitch silent",
+    /// The process that asks Open vSwitch was killed during an order.
+    PluggerKilled => "process that asks Open vSwitch killed",
     /// It withdrew a grant in use.
     HostileRevoke => "hostile: grant withdrawn",
     /// It sent events without work.

@@ -184,7 +184,7 @@ pub(crate) struct Process {
     /// The version for which all devices were followed.
     followed: u64,
     /// Whether all vifs that existed at the start have been served.
-    has_begun: bool,
+    pub(crate) has_begun: bool,
     /// Places of virtio vifs that may have more to do.
     unfinished: BTreeSet<usize>,
     /// By the places of virtio vifs: the version for which they could not have their device.
@@ -208,7 +208,10 @@ impl Process {
         watch(&mut store, &Scope::Domain, HOST)?.expect("domain 0 may watch");
         device::remove_stale_errors(&mut store, HOST)?;
         let host = Host::new(Shared::new(config, notes, now), Scope::Domain);
-        let devices = Devices::kept(kernel.clone(), OWNER, notes);
+        let mut devices = Devices::kept(kernel.clone(), OWNER, notes);
+        if let Some(keeper) = devices.keeper() {
+            keeper.can_join = true;
+        }
         Ok(Process {
             host,
             store,

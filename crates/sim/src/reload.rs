@@ -10,9 +10,10 @@ use ringway_xenbus::{Rate, VifLimits};
 
 use crate::canary::Canary;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
-use crate::links::bridge_of;
+use crate::links::configured_bridge;
 use crate::marks::Mark;
 use crate::notes::KeptNotes;
+use crate::ovs_rules::iface_id_of;
 use crate::plane::DataPlane;
 use crate::process::Process;
 use crate::scenario::{QUEUES_MAX, mac_of};
@@ -55,9 +56,12 @@ impl World {
         let wanted = all.map(|(number, (name, guest, section))| {
             let queues = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
             let Section { limits, rules, .. } = section;
-            let bridge = guest.filter(|guest| scenario.are_patched[*guest]).map(bridge_of);
+            let bridge = guest.and_then(|guest| configured_bridge(scenario, guest));
+            let iface_id = guest.filter(|guest| scenario.on_ovs[*guest]);
+            let iface_id = iface_id.map(|_| iface_id_of(number));
             let queues = queues.expect("there are few");
-            (number, VirtioWanted { limits, rules, ..described(name, queues, (guest, bridge)) })
+            let described = described(name, queues, (guest, bridge));
+            (number, VirtioWanted { limits, rules, iface_id, ..described })
         });
         wanted.collect()
     }

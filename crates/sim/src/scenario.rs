@@ -40,6 +40,8 @@ pub(crate) struct Scenario {
     pub(crate) wishes: Vec<Option<HashWish>>,
     /// By guest, of either kind: whether its vif is patched to its own device, as on a bridge.
     pub(crate) are_patched: Vec<bool>,
+    /// Of these: whether that is a bridge of Open vSwitch, behind which there is no station.
+    pub(crate) on_ovs: Vec<bool>,
     /// The switch's uplink, if it has one.
     pub(crate) uplink: Option<Uplink>,
     pub(crate) flow_kinds: Vec<Kind>,
@@ -159,6 +161,9 @@ impl Scenario {
             queues: choices.from_to(1, usize::from(QUEUES_MAX)),
             stations: choices.from_to(1, 2),
         });
+        let are_patched: Vec<bool> = (0..guests + virtio).map(|_| choices.is_one_in(3)).collect();
+        let on_ovs = are_patched.iter().map(|is_patched| *is_patched && choices.is_one_in(4));
+        let on_ovs = on_ovs.collect();
         Scenario {
             // An end stays in pages only on its way to a guest of the same engine.
             engines: choices.from_to(1, if is_bulk { 2 } else { 3 }),
@@ -168,7 +173,8 @@ impl Scenario {
             queues_wanted: u16::try_from(queues_wanted).unwrap_or(1),
             wishes,
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
-            are_patched: (0..guests + virtio).map(|_| choices.is_one_in(4)).collect(),
+            are_patched,
+            on_ovs,
             uplink,
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
             is_bulk,
@@ -199,6 +205,7 @@ impl Scenario {
             guest_caps: vec![OffloadCaps::ALL; guests],
             wishes: vec![None; guests],
             are_patched: vec![false; guests],
+            on_ovs: vec![false; guests],
             uplink: None,
             flow_kinds: Vec::new(),
             is_bulk: false,
@@ -249,6 +256,11 @@ impl Scenario {
         self.disturbances.have_rates()
             || self.budget_bytes < BUDGET_AMPLE
             || !self.has_no_hostiles()
+    }
+
+    /// Whether a vif is on a bridge of Open vSwitch.
+    pub(crate) fn has_ovs(&self) -> bool {
+        self.on_ovs.contains(&true)
     }
 
     pub(crate) fn has_no_hostiles(&self) -> bool {

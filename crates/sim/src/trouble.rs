@@ -171,6 +171,28 @@ impl World {
         Ok(())
     }
 
+    /// Removes vifs that the backend has released, and creates them again. Returns true if there
+    /// was one.
+    pub(crate) fn finish_removals(&mut self) -> Checked<bool> {
+        let mut has_removed = false;
+        for guest in std::mem::take(&mut self.removals) {
+            let vif = vif_of(self.plane.guests[guest].domid);
+            if !self.toolstack.is_let_go(vif).map_err(|error| refused(&error))? {
+                self.removals.push(guest);
+                continue;
+            }
+            self.plane.journal.note(|| format!("the toolstack removes the vif of guest {guest}"));
+            self.plane.marks.hit(Mark::Removed);
+            self.toolstack.remove(vif).map_err(|error| refused(&error))?;
+            if let Some(mut driver) = self.drivers[guest].take() {
+                driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
+            }
+            self.make_vif(guest)?;
+            has_removed = true;
+        }
+        Ok(has_removed)
+    }
+
     /// The toolstack writes `Closing` for the backend of a connected vif, and nothing else: the
     /// backend begins before the guest has seen it. The vif stays, and its guest tries again.
     fn ask_to_close(&mut self, guest: usize) -> Checked {

@@ -51,7 +51,8 @@ impl World {
             let wants = choose_preferences(&mut self.plane.choices);
             let guest = self.scenario.guests + number;
             self.virtio.vmms.push(Vmm::new(virtio_name(number), guest, wants));
-            if self.scenario.are_patched[guest] && self.plane.choices.is_one_in(2) {
+            let is_on_linux = self.scenario.are_patched[guest] && !self.scenario.on_ovs[guest];
+            if is_on_linux && self.plane.choices.is_one_in(2) {
                 self.plane.marks.hit(Mark::BridgeLate);
                 self.kernel.remove(&bridge_of(guest)).expect("it exists");
             }

@@ -27,10 +27,11 @@ use crate::guest::{Guest, Pace};
 use crate::hostile::{Hostile, odd_key};
 use crate::journal::Journal;
 use crate::kernel::{SimKernel, Wire as _};
-use crate::links::{Wanted, bridge_of, make_devices};
+use crate::links::{Wanted, configured_bridge, make_devices};
 use crate::marks::Mark;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
+use crate::plugger::Plugger;
 use crate::process::{Process, WatchedDomain};
 use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink, mac_of};
 use crate::settings::Settings;
@@ -71,6 +72,7 @@ pub(crate) struct World {
     /// By patched guest: where its device should be.
     pub(crate) wanted: BTreeMap<usize, Wanted>,
     pub(crate) virtio: Virtio,
+    pub(crate) plugger: Plugger,
 }
 
 impl World {
@@ -116,7 +118,9 @@ impl World {
             settings: Settings::default(),
             wanted: BTreeMap::new(),
             virtio: Virtio::default(),
+            plugger: Plugger::default(),
         };
+        world.make_ovs();
         world.make_front_ends();
         world.start_backend()?;
         for guest in 0..world.scenario.guests {
@@ -254,6 +258,9 @@ impl World {
 
     fn make_flows(&mut self) {
         let pairs = self.pairs();
+        if pairs.is_empty() {
+            return;
+        }
         let long_one_in = if self.scenario.is_bulk { 2 } else { 8 };
         for (number, kind) in (0..).zip(self.scenario.flow_kinds.clone()) {
             let pair = self.plane.choices.pick(&pairs);
@@ -294,9 +301,7 @@ impl World {
         self.store.introduce(domid);
         self.panics[guest] = 0;
         self.settings.made(vif_of(domid), WEIGHT, self.scenario.weights[guest]);
-        let is_patched = self.scenario.are_patched[guest];
-        let bridge = is_patched.then(|| bridge_of(guest));
-        let wanted = (bridge, self.scenario.weights[guest]);
+        let wanted = (configured_bridge(&self.scenario, guest), self.scenario.weights[guest]);
         let vif = vif_of(domid);
         if self.plane.choices.is_one_in(4) {
             self.plane.marks.hit(Mark::KeyByKey);
@@ -338,33 +343,12 @@ impl World {
         self.make_vif(guest)
     }
 
-    /// Removes vifs that the backend has released, and creates them again. Returns true if there
-    /// was one.
-    pub(crate) fn finish_removals(&mut self) -> Checked<bool> {
-        let mut has_removed = false;
-        for guest in std::mem::take(&mut self.removals) {
-            let vif = vif_of(self.plane.guests[guest].domid);
-            if !self.toolstack.is_let_go(vif).map_err(|error| refused(&error))? {
-                self.removals.push(guest);
-                continue;
-            }
-            self.plane.journal.note(|| format!("the toolstack removes the vif of guest {guest}"));
-            self.plane.marks.hit(Mark::Removed);
-            self.toolstack.remove(vif).map_err(|error| refused(&error))?;
-            if let Some(mut driver) = self.drivers[guest].take() {
-                driver.gone(&mut self.plane).map_err(|error| lost(&error))?;
-            }
-            self.make_vif(guest)?;
-            has_removed = true;
-        }
-        Ok(has_removed)
-    }
-
     /// Starts a backend's process. It takes over the vifs of a killed one.
     pub(crate) fn start_backend(&mut self) -> Checked {
         if self.backend.take().is_some() {
             self.plane.journal.note(|| "the backend starts again".to_owned());
             self.expect_new_devices();
+            self.plugger.begin_again(&mut self.plane.choices);
             for guest in &mut self.plane.guests {
                 guest.is_disturbed = true;
                 // The next process does not know what there was no room for.
@@ -502,17 +486,19 @@ impl World {
         Ok(true)
     }
 
-    /// How many ends have turns: the drivers of guests of Xen, the backend, and the front-ends of
-    /// virtio with their openers.
+    /// How many ends have turns: the drivers of guests of Xen, the backend, the front-ends of
+    /// virtio with their openers, and the process that asks Open vSwitch, if there is any.
     pub(crate) fn ends(&self) -> usize {
-        self.drivers.len() + 1 + self.virtio.openers.len()
+        self.drivers.len() + 1 + self.virtio.openers.len() + usize::from(self.scenario.has_ovs())
     }
 
     /// Gives a turn to the backend's control thread or a guest's driver. Returns true if it did
     /// something.
     pub(crate) fn run_control(&mut self, number: usize) -> Checked<bool> {
-        if let Some(virtio) = number.checked_sub(self.drivers.len() + 1) {
-            return self.run_virtio(virtio);
+        match number.checked_sub(self.drivers.len() + 1) {
+            Some(virtio) if virtio < self.virtio.openers.len() => return self.run_virtio(virtio),
+            Some(_) => return self.run_plugger(),
+            None => {}
         }
         let World { plane, backend, notes, drivers, .. } = self;
         let done = match (drivers.get_mut(number), backend) {
