@@ -427,7 +427,8 @@ impl<'a> Source<'a> {
                     .or(section.mode.as_ref().map(Spanned::span))
                     .or(section.features.as_ref().map(Spanned::span))
                     .or(section.max_memory.as_ref().map(Spanned::span))
-                    .or(section.iface_id.as_ref().map(Spanned::span));
+                    .or(section.iface_id.as_ref().map(Spanned::span))
+                    .or(section.vm_uuid.as_ref().map(Spanned::span));
                 if let Some(at) = of_virtio {
                     let message =
                         format!("guest.vif.{}: only in [[vhost]]", ONLY_OF_VHOST.join(", "));
@@ -496,6 +497,7 @@ impl<'a> Source<'a> {
                     .map_or_else(Vec::new, |it| it.get_ref().clone()),
                 max_memory: section.max_memory.as_ref().map(|it| *it.get_ref()),
                 iface_id: section.iface_id.as_ref().map(|it| it.get_ref().clone()),
+                vm_uuid: section.vm_uuid.as_ref().map(|it| it.get_ref().clone()),
                 vif,
             });
         }

@@ -30,7 +30,7 @@ pub use changes::differences;
 pub use file::{
     COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
 };
-pub use ovs::{BridgeName, IfaceId};
+pub use ovs::{BridgeName, IfaceId, VmUuid};
 pub use value::{
     Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
     MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName,
@@ -288,6 +288,9 @@ pub struct Vhost {
     /// The id of its port on a bridge of Open vSwitch, if it has one of its own.
     #[serde(default)]
     pub iface_id: Option<IfaceId>,
+    /// The id of its machine there.
+    #[serde(default)]
+    pub vm_uuid: Option<VmUuid>,
     /// Settings that it shares with the vifs of other guests.
     pub vif: GuestVif,
 }

@@ -35,21 +35,32 @@ impl fmt::Display for BridgeName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IfaceId(pub String);
 
-impl FromStr for IfaceId {
-    type Err = String;
+/// The id of a virtual machine there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmUuid(pub String);
 
-    fn from_str(text: &str) -> Result<IfaceId, String> {
-        check_id("iface-id", text).map(|()| IfaceId(text.to_owned()))
-    }
+/// What both ids are: texts that may become part of a command.
+macro_rules! as_id {
+    ($name:ident, $key:literal) => {
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<$name, String> {
+                check_id($key, text).map(|()| $name(text.to_owned()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
 }
 
-impl fmt::Display for IfaceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-as_text!(BridgeName, IfaceId);
+as_id!(IfaceId, "iface-id");
+as_id!(VmUuid, "vm-uuid");
+as_text!(BridgeName, IfaceId, VmUuid);
 
 #[cfg(test)]
 mod tests {
@@ -61,17 +72,20 @@ mod tests {
             let text = format!("[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\n{keys}\n");
             parse("host.toml", &text, Usage::default()).map_err(|error| error.to_string())
         };
-        let host = read("bridge = 'br-int.7:8'\niface-id = 'a.b_c:d-e'").expect("it is good");
+        let host = read("bridge = 'br-int.7:8'\niface-id = 'a.b_c:d-e'\nvm-uuid = 'c-d'")
+            .expect("it is good");
         let vhost = &host.vhosts[0];
         assert_eq!(vhost.vif.bridge.as_ref().map(|it| it.0.as_str()), Some("br-int.7:8"));
         assert_eq!(vhost.iface_id.as_ref().map(|it| it.0.as_str()), Some("a.b_c:d-e"));
+        assert_eq!(vhost.vm_uuid.as_ref().map(|it| it.0.as_str()), Some("c-d"));
         for (keys, part) in [
             ("bridge = 'br-int:0'", "line 4: vhost.bridge: \"br-int:0\" names no bridge"),
             ("bridge = 'br/int'", "line 4: vhost.bridge: `br/int` is not an interface name"),
             ("iface-id = 'a b'", "line 4: vhost.iface-id: iface-id is \"a b\""),
+            ("vm-uuid = ''", "line 4: vhost.vm-uuid: vm-uuid is \"\""),
             (
                 "[[guest]]\nname = 'a'\n[[guest.vif]]\niface-id = 'a'",
-                "line 7: guest.vif.name, socket, mode, features, max-memory, iface-id: only in",
+                "line 7: guest.vif.name, socket, mode, features, max-memory, iface-id, vm-uuid:",
             ),
         ] {
             let refused = read(keys).expect_err(keys);

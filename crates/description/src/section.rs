@@ -15,7 +15,7 @@ use crate::value::{
     Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
     MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName, Within, text,
 };
-use crate::{BridgeName, HostNetwork, IfaceId, Locking, OnExit, QUEUES_MAX, Routing};
+use crate::{BridgeName, HostNetwork, IfaceId, Locking, OnExit, QUEUES_MAX, Routing, VmUuid};
 
 /// Buffers of a tx ring: a page for each of its slots.
 const RING_PAGES: u64 = 256;
@@ -116,8 +116,8 @@ pub(crate) struct GuestSection {
 }
 
 /// Keys of [`VifSection`] that only `[[vhost]]` has.
-pub(crate) const ONLY_OF_VHOST: [&str; 6] =
-    ["name", "socket", "mode", "features", "max-memory", "iface-id"];
+pub(crate) const ONLY_OF_VHOST: [&str; 7] =
+    ["name", "socket", "mode", "features", "max-memory", "iface-id", "vm-uuid"];
 /// Keys of [`VifSection`] that only `[[guest.vif]]` has.
 pub(crate) const ONLY_OF_GUEST: [&str; 6] =
     ["addresses", "gateway", "max-queues", "completion", "max-unanswered", "gro"];
@@ -140,6 +140,7 @@ pub(crate) struct VifSection {
     pub(crate) queues: Option<Queues>,
     pub(crate) bridge: Option<Spanned<BridgeName>>,
     pub(crate) iface_id: Option<Spanned<IfaceId>>,
+    pub(crate) vm_uuid: Option<Spanned<VmUuid>>,
     pub(crate) max_queues: Option<Spanned<Queues>>,
     /// Of an earlier version, without effect.
     pub(crate) completion: Option<Spanned<IgnoredAny>>,

@@ -237,6 +237,15 @@ impl<W: World> VifState<W> {
         shared.ovs.join(Purpose::of(&self.charged), wanted);
     }
 
+    /// Takes over from what the ids of that port follow now, apart from its address.
+    pub(crate) fn set_facts(&mut self, facts: Facts, shared: &mut Shared) {
+        let is_new = self.facts != facts;
+        self.facts = facts;
+        if is_new && self.connection.is_some() {
+            self.join_ovs(shared);
+        }
+    }
+
     /// Asks for the removal of that port.
     pub(crate) fn leave_ovs(&self, shared: &mut Shared) {
         if self.is_for_ovs() {

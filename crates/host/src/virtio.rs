@@ -31,8 +31,8 @@ use crate::vif_state::VifState;
 use crate::world::{Hosting, SessionEventOf, World};
 use actions::VirtioActions;
 use guest::Guest;
-pub(crate) use keys::differences;
 pub use keys::{Change, KEYS, Key};
+pub(crate) use keys::{differences, is_id};
 use unattached::{Unattached, make_device};
 
 /// What is wanted of a virtio vif.
@@ -49,6 +49,8 @@ pub struct VirtioWanted {
     pub bridge: Option<String>,
     /// `iface-id` of its port on a bridge of Open vSwitch, if it has one of its own.
     pub iface_id: Option<String>,
+    /// `vm-uuid` of that port, if it is known.
+    pub vm_uuid: Option<String>,
     /// Virtio features that may be offered.
     pub features: Features,
     /// Protocol features that may be offered.
@@ -68,6 +70,16 @@ impl VirtioWanted {
     /// that its guest has disabled beside others.
     pub(crate) fn ports_max(&self) -> usize {
         1 + usize::from(self.bridge.is_some()) + usize::from(self.queues > 1)
+    }
+
+    /// From what the ids of its port of Open vSwitch follow.
+    fn facts(&self) -> Facts {
+        Facts {
+            iface_id: self.iface_id.clone(),
+            vm_name: Some(self.name.clone()),
+            vm_uuid: self.vm_uuid.clone(),
+            ..Facts::default()
+        }
     }
 
     /// The device that it is to have, if it is to have one.
@@ -136,11 +148,7 @@ impl<W: World> VirtioVif<W> {
         let offer = hosting.shared.offer(Some(wanted.queues));
         let mut state = VifState::new(charged, offer, rules, hosting.shared, now);
         state.device = device;
-        state.facts = Facts {
-            iface_id: wanted.iface_id.clone(),
-            vm_name: Some(wanted.name.clone()),
-            ..Facts::default()
-        };
+        state.facts = wanted.facts();
         state.limited.mtu_min = floor.mtu();
         state.set_limits(&settings.keys(), hosting);
         let mut vif = VirtioVif {
@@ -249,11 +257,13 @@ impl<W: World> VirtioVif<W> {
         let mut rules_now = described.rules;
         if let Err(reason) = self.state.update_rules(rules, None, hosting) {
             rules_now = self.wanted.rules.clone();
-            changes.changed.retain(|key| Limit::named(key).is_some());
+            changes.changed.retain(|key| Limit::named(key).is_some() || is_id(key));
             changes.refused = Some(reason);
         }
         self.settings = self.settings.described(&limits, &rules_now);
         (self.wanted.limits, self.wanted.rules) = (limits, rules_now);
+        (self.wanted.iface_id, self.wanted.vm_uuid) = (described.iface_id, described.vm_uuid);
+        self.state.set_facts(self.wanted.facts(), hosting.shared);
         if let Err(reason) = self.settings.keep(hosting.notes) {
             tracing::warn!(vif = self.state.name, "{reason}");
         }

@@ -130,6 +130,9 @@ impl<W: World> XenVif<W> {
             let (_, mut hosting) = parts.split(shared, now);
             self.state.set_limits(keys, &mut hosting);
             self.state.set_rules(keys, &mut hosting);
+            let iface_id = keys.iface_id().map(str::to_owned);
+            let facts = Facts { iface_id, ..self.state.facts.clone() };
+            self.state.set_facts(facts, hosting.shared);
         }
         self.act(shared, parts, now, |end, store, actions| {
             end.device_changed(store, actions, keys, now)

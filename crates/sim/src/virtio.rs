@@ -386,6 +386,7 @@ pub(crate) fn described(
         offloads: OffloadCaps::ALL,
         bridge,
         iface_id: None,
+        vm_uuid: None,
         features: Features(u64::MAX),
         protocol: PROTOCOL_FEATURES,
         mac: guest.map(mac_of),

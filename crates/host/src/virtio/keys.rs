@@ -37,11 +37,12 @@ pub const KEYS: &[Key] = &[
     later("tenant", |it| it.other("tenant")),
     later("mtu", |it| format!("{:?}", it.limits.mtu)),
     later("queues", |it| it.queues.to_string()),
-    later("iface-id", |it| format!("{:?}", it.iface_id)),
     later(BRIDGE, |it| format!("{:?}", it.bridge)),
     later("sg", |it| it.offloads.scatter_gather.to_string()),
     later("csum", |it| it.offloads.checksum_v4.to_string()),
     later("gso", |it| it.offloads.gso_v4.to_string()),
+    live(IDS[0], |it| format!("{:?}", it.iface_id)),
+    live(IDS[1], |it| format!("{:?}", it.vm_uuid)),
     live("locking-mode", |it| format!("{:?}", it.rules.locking)),
     live("allowed-ips", |it| format!("{:?}", it.rules.allowed)),
     live("addresses-per-vif", |it| format!("{:?}", it.rules.addresses_max)),
@@ -58,6 +59,13 @@ pub const KEYS: &[Key] = &[
 ];
 
 const BRIDGE: &str = "bridge";
+/// Ids of a port of Open vSwitch.
+const IDS: [&str; 2] = ["iface-id", "vm-uuid"];
+
+/// Whether a key is an id of a port of Open vSwitch.
+pub(crate) fn is_id(key: &str) -> bool {
+    IDS.contains(&key)
+}
 
 const fn live(name: &'static str, value: fn(&VirtioWanted) -> String) -> Key {
     Key { name, change: Change::Live, value }

@@ -120,6 +120,25 @@ fn a_device_that_is_made_again_joins_again() {
 }
 
 #[test]
+fn other_ids_in_a_description_apply_while_the_guest_is_connected() {
+    let mut machine = on_ovs();
+    machine.front_end(&CONNECT);
+    expect_join(&mut machine);
+    done(&mut machine);
+    let ids = [Some("lsp2".to_owned()), Some("c-d".to_owned())];
+    let [iface_id, vm_uuid] = ids.clone();
+    let mac = Some(MacAddr(MAC));
+    let described = VirtioWanted { iface_id, vm_uuid, mac, ..wanted("vm1", Some("br-int.7")) };
+    let again = vec![described];
+    let changes = machine.act(|host, now, parts| host.reload(again, None, now, parts));
+    assert_eq!(changes.expect("it is good").vifs[0].changed, ["iface-id", "vm-uuid"]);
+    let Some(PortOrder { wanted: Some(wanted), .. }) = next(&mut machine) else {
+        panic!("it joins")
+    };
+    assert_eq!([wanted.facts.iface_id, wanted.facts.vm_uuid], ids);
+}
+
+#[test]
 fn the_next_process_keeps_the_ports_of_its_vifs_and_removes_those_of_others() {
     let mut machine = on_ovs();
     machine.front_end(&CONNECT);

@@ -412,6 +412,7 @@ pub(crate) fn wanted(name: &str, bridge: Option<&str>) -> VirtioWanted {
         offloads: OffloadCaps::ALL,
         bridge: bridge.map(str::to_owned),
         iface_id: None,
+        vm_uuid: None,
         features: Features(u64::MAX),
         protocol: u64::MAX,
         mac: None,
