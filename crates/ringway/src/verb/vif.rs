@@ -1,5 +1,7 @@
 //! `ringway vif`: shows the state of vifs per queue, and changes them while they run.
 
+mod wait;
+
 use std::iter;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -71,6 +73,9 @@ enum Verb {
                             ringway vif set vif1.0 weight 4\n  \
                             ringway vif set vm1 allowed-ips 10.77.0.5,fd77::5")]
     Set(Set),
+    /// Wait until the guest of a vif is connected
+    #[command(after_help = "Example:\n  ringway vif wait vm1 --installed --timeout 10")]
+    Wait(wait::Wait),
     /// Take a vif out of quarantine
     ///
     /// If the backend panics twice while it serves a vif, the vif is in quarantine: it is not
@@ -189,6 +194,7 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
         Verb::Release(args) => {
             args.target.ask_backend(&BackendRequest::Release { vif: args.vif.clone() })
         }
+        Verb::Wait(args) => wait::run(args),
         Verb::Stats(args) if args.watch => watch(args),
         Verb::Stats(args) => stats(args),
     }

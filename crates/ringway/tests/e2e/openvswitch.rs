@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use ringway_e2e::host::{
-    Host, Running, SOON, describe, names_in, send, start_time, text_of, wait_for,
+    Host, Running, SOON, describe, names_in, ringway, send, start_time, text_of, wait_for,
 };
 use ringway_e2e::shared_turn;
 use ringway_e2e::virtio_guest::{Maker, guest_of, kill_backend};
@@ -133,6 +133,19 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     host.wait("the reply", SOON, |host| host.vif("vm1").and_then(|vif| vif.ovs));
     let shown = host.text(&["vif", "show", "vm1"]);
     assert!(shown.contains("iface-id") && shown.contains("lsp1"), "{shown}");
+    host.text(&["vif", "wait", "vm1"]);
+    let installed = |timeout: &str| {
+        let mut command = ringway();
+        command.env("RINGWAY_DIR", host.dir()).env("OVS_RUNDIR", host.file("ovs"));
+        command.args(["vif", "wait", "vm1", "--installed", "--timeout", timeout]);
+        command.output().expect("the program can be started")
+    };
+    let late = installed("1");
+    let complaint = String::from_utf8_lossy(&late.stderr);
+    assert!(complaint.contains("OVN has not installed its port vm1"), "{complaint}");
+    // As OVN does.
+    place.ask("set Interface vm1 external_ids:ovn-installed=true");
+    text_of(installed("60"), "vif wait");
     let ping = || tool(whole, "ping -n -c 1 -i 0.2 -w 30 10.78.0.5").is_some();
     assert!(ping(), "{}", host.log());
 
