@@ -428,7 +428,8 @@ impl<'a> Source<'a> {
                     .or(section.features.as_ref().map(Spanned::span))
                     .or(section.max_memory.as_ref().map(Spanned::span))
                     .or(section.iface_id.as_ref().map(Spanned::span))
-                    .or(section.vm_uuid.as_ref().map(Spanned::span));
+                    .or(section.vm_uuid.as_ref().map(Spanned::span))
+                    .or(section.bind.as_ref().map(Spanned::span));
                 if let Some(at) = of_virtio {
                     let message =
                         format!("guest.vif.{}: only in [[vhost]]", ONLY_OF_VHOST.join(", "));
@@ -498,6 +499,7 @@ impl<'a> Source<'a> {
                 max_memory: section.max_memory.as_ref().map(|it| *it.get_ref()),
                 iface_id: section.iface_id.as_ref().map(|it| it.get_ref().clone()),
                 vm_uuid: section.vm_uuid.as_ref().map(|it| it.get_ref().clone()),
+                bind: section.bind.as_ref().map(|it| *it.get_ref()).unwrap_or_default(),
                 vif,
             });
         }

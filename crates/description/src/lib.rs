@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringway_datapath::{LockingMode, MulticastRouter, OffloadCaps, PortRules, Vid, VlanRules};
+use ringway_ovs::Bind;
 use ringway_switch::{MulticastConfig, StormLimits, SwitchConfig, Unregistered};
 use ringway_vhost::backend::{FEATURES, OPT_IN, PROTOCOL_FEATURES};
 use ringway_wire::virtio::Features;
@@ -291,6 +292,9 @@ pub struct Vhost {
     /// The id of its machine there.
     #[serde(default)]
     pub vm_uuid: Option<VmUuid>,
+    /// When it has that port.
+    #[serde(default)]
+    pub bind: Bind,
     /// Settings that it shares with the vifs of other guests.
     pub vif: GuestVif,
 }

@@ -64,6 +64,8 @@ as_text!(BridgeName, IfaceId, VmUuid);
 
 #[cfg(test)]
 mod tests {
+    use ringway_ovs::Bind;
+
     use crate::{Usage, parse};
 
     #[test]
@@ -72,20 +74,24 @@ mod tests {
             let text = format!("[[vhost]]\nname = 'vm1'\nsocket = '/run/vm1.sock'\n{keys}\n");
             parse("host.toml", &text, Usage::default()).map_err(|error| error.to_string())
         };
-        let host = read("bridge = 'br-int.7:8'\niface-id = 'a.b_c:d-e'\nvm-uuid = 'c-d'")
-            .expect("it is good");
+        let host = read(
+            "bridge = 'br-int.7:8'\niface-id = 'a.b_c:d-e'\nvm-uuid = 'c-d'\nbind = 'plugged'",
+        )
+        .expect("it is good");
         let vhost = &host.vhosts[0];
         assert_eq!(vhost.vif.bridge.as_ref().map(|it| it.0.as_str()), Some("br-int.7:8"));
         assert_eq!(vhost.iface_id.as_ref().map(|it| it.0.as_str()), Some("a.b_c:d-e"));
         assert_eq!(vhost.vm_uuid.as_ref().map(|it| it.0.as_str()), Some("c-d"));
+        assert_eq!(vhost.bind, Bind::Plugged);
         for (keys, part) in [
             ("bridge = 'br-int:0'", "line 4: vhost.bridge: \"br-int:0\" names no bridge"),
             ("bridge = 'br/int'", "line 4: vhost.bridge: `br/int` is not an interface name"),
             ("iface-id = 'a b'", "line 4: vhost.iface-id: iface-id is \"a b\""),
+            ("bind = 'unplugged'", "line 4"),
             ("vm-uuid = ''", "line 4: vhost.vm-uuid: vm-uuid is \"\""),
             (
                 "[[guest]]\nname = 'a'\n[[guest.vif]]\niface-id = 'a'",
-                "line 7: guest.vif.name, socket, mode, features, max-memory, iface-id, vm-uuid:",
+                "line 7: guest.vif.name, socket, mode",
             ),
         ] {
             let refused = read(keys).expect_err(keys);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use ringway_ovs::Bind;
 use ringway_switch::Unregistered;
 use ringway_worker::Policy;
 use ringway_xenbus::limits::Scope;
@@ -116,8 +117,8 @@ pub(crate) struct GuestSection {
 }
 
 /// Keys of [`VifSection`] that only `[[vhost]]` has.
-pub(crate) const ONLY_OF_VHOST: [&str; 7] =
-    ["name", "socket", "mode", "features", "max-memory", "iface-id", "vm-uuid"];
+pub(crate) const ONLY_OF_VHOST: [&str; 8] =
+    ["name", "socket", "mode", "features", "max-memory", "iface-id", "vm-uuid", "bind"];
 /// Keys of [`VifSection`] that only `[[guest.vif]]` has.
 pub(crate) const ONLY_OF_GUEST: [&str; 6] =
     ["addresses", "gateway", "max-queues", "completion", "max-unanswered", "gro"];
@@ -141,6 +142,7 @@ pub(crate) struct VifSection {
     pub(crate) bridge: Option<Spanned<BridgeName>>,
     pub(crate) iface_id: Option<Spanned<IfaceId>>,
     pub(crate) vm_uuid: Option<Spanned<VmUuid>>,
+    pub(crate) bind: Option<Spanned<Bind>>,
     pub(crate) max_queues: Option<Spanned<Queues>>,
     /// Of an earlier version, without effect.
     pub(crate) completion: Option<Spanned<IgnoredAny>>,

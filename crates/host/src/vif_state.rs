@@ -8,7 +8,7 @@ use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
 use ringway_netback::Interrupted;
-use ringway_ovs::{Facts, PortWanted};
+use ringway_ovs::{Bind, Facts, PortWanted};
 use ringway_steering::control::HashControl;
 use ringway_switch::PortId;
 use ringway_xenbus::limits::LinkState;
@@ -38,6 +38,8 @@ pub struct VifState<W: World> {
     pub device: Option<DeviceOf<W>>,
     /// From what the ids of its port on a bridge of Open vSwitch follow, apart from its address.
     pub facts: Facts,
+    /// When it has that port.
+    pub bind: Bind,
     /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
     pub limited: Limited,
     /// What its guest has set over its control ring. It outlives connections: a guest that returns
@@ -67,6 +69,7 @@ impl<W: World> VifState<W> {
             rules,
             device: None,
             facts: Facts::default(),
+            bind: Bind::default(),
             limited: Limited::new(shared.flood_budget(now), now),
             hashing: Arc::default(),
             is_quarantined: false,
@@ -223,7 +226,15 @@ impl<W: World> VifState<W> {
         if let Some(device) = &mut self.device {
             device.is_detached = false;
         }
+        self.join_if_plugged(shared);
         Ok(())
+    }
+
+    /// Asks for the port of a new network device, if that does not wait for a guest.
+    pub(crate) fn join_if_plugged(&self, shared: &mut Shared) {
+        if self.bind == Bind::Plugged {
+            self.join_ovs(shared);
+        }
     }
 
     /// Asks for the port of its network device, if that is for a bridge of Open vSwitch.
@@ -237,18 +248,17 @@ impl<W: World> VifState<W> {
         shared.ovs.join(Purpose::of(&self.charged), wanted);
     }
 
-    /// Takes over from what the ids of that port follow now, apart from its address.
+    /// Takes over from what the ids of that port follow now. Its address may be another, too.
     pub(crate) fn set_facts(&mut self, facts: Facts, shared: &mut Shared) {
-        let is_new = self.facts != facts;
         self.facts = facts;
-        if is_new && self.connection.is_some() {
+        if self.connection.is_some() || self.bind == Bind::Plugged {
             self.join_ovs(shared);
         }
     }
 
-    /// Asks for the removal of that port.
+    /// Asks for the removal of that port, because its guest has left.
     pub(crate) fn leave_ovs(&self, shared: &mut Shared) {
-        if self.is_for_ovs() {
+        if self.is_for_ovs() && self.bind == Bind::Connected {
             shared.ovs.leave(Purpose::of(&self.charged));
         }
     }

@@ -15,7 +15,7 @@ use std::io;
 use std::time::Instant;
 
 use ringway_datapath::{MacAddr, OffloadCaps, PortRules};
-use ringway_ovs::Facts;
+use ringway_ovs::{Bind, Facts};
 use ringway_wire::virtio::Features;
 use ringway_xenbus::{Limit, VifLimits};
 
@@ -51,6 +51,8 @@ pub struct VirtioWanted {
     pub iface_id: Option<String>,
     /// `vm-uuid` of that port, if it is known.
     pub vm_uuid: Option<String>,
+    /// When it has that port.
+    pub bind: Bind,
     /// Virtio features that may be offered.
     pub features: Features,
     /// Protocol features that may be offered.
@@ -148,7 +150,8 @@ impl<W: World> VirtioVif<W> {
         let offer = hosting.shared.offer(Some(wanted.queues));
         let mut state = VifState::new(charged, offer, rules, hosting.shared, now);
         state.device = device;
-        state.facts = wanted.facts();
+        (state.facts, state.bind) = (wanted.facts(), wanted.bind);
+        state.join_if_plugged(hosting.shared);
         state.limited.mtu_min = floor.mtu();
         state.set_limits(&settings.keys(), hosting);
         let mut vif = VirtioVif {

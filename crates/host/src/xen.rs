@@ -12,10 +12,11 @@ use ringway_engine::PortSteering;
 use ringway_engine::steps::Attachment;
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
 use ringway_netback::{ControlParts, ControlRole, FrontendFeatures, Interrupted, QueueParts};
-use ringway_ovs::{Facts, check_id};
+use ringway_ovs::{Bind, Facts, check_id};
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Input, NotAttached};
+use ringway_xenbus::keys::BIND;
 use ringway_xenbus::{
     BadKeys, ControlConfig, EventPorts, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Vif,
     XenbusState,
@@ -95,6 +96,7 @@ impl<W: World> XenVif<W> {
             );
         }
         let control_ring = wanted.as_ref().is_some_and(|wanted| wanted.control_ring);
+        let bind = wanted.as_ref().map_or_else(Bind::default, |wanted| wanted.bind);
         let offer = shared.offer(wanted.as_ref().map(|wanted| wanted.queues_max));
         let offer = Offer { control_ring, ..offer };
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
@@ -106,6 +108,8 @@ impl<W: World> XenVif<W> {
         let mut begun = XenVif { end, state };
         if begun.state.is_for_ovs() {
             begun.state.facts = facts(vif, keys, parts.store)?;
+            begun.state.bind = bind;
+            begun.state.join_if_plugged(shared);
         }
         begun.state.set_limits(keys, &mut parts.split(shared, now).1);
         match refused {
@@ -248,6 +252,8 @@ pub struct XenWanted {
     pub queues: u16,
     /// Whether to offer a control ring.
     control_ring: bool,
+    /// When it has a port of Open vSwitch.
+    bind: Bind,
 }
 
 impl XenWanted {
@@ -264,11 +270,13 @@ impl XenWanted {
             return Err(Unservable::NotOnSwitch);
         }
         keys.iface_id().map_or(Ok(()), |id| check_id("iface-id", id)).map_err(Unservable::Id)?;
+        let bind = keys.bind().map_or(Ok(Bind::default()), str::parse);
+        let bind = bind.map_err(|error| Unservable::Id(format!("{BIND} is {error}")))?;
         let queues_max = keys.max_queues_limit()?.unwrap_or(queues_max).max(1);
         // A connected guest keeps the offer of the backend's previous run.
         let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
         let control_ring = keys.wants_control_ring()?;
-        Ok(XenWanted { rules, queues_max, queues, control_ring })
+        Ok(XenWanted { rules, queues_max, queues, control_ring, bind })
     }
 }
 

@@ -7,11 +7,13 @@
 //! Whether and when a vif has a port is not decided here, and no program is started. To read first:
 //! [`OpenVswitch::join`].
 
+mod bind;
 mod bridge;
 mod ids;
 mod switch;
 mod table;
 
+pub use bind::Bind;
 pub use bridge::OvsBridge;
 pub use ids::{Facts, Ids, check_id};
 pub use switch::{OpenVswitch, PortWanted};

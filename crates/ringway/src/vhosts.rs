@@ -35,6 +35,7 @@ pub(crate) fn config(described: &Vhost) -> VhostVif {
             bridge: described.vif.bridge.as_ref().map(|bridge| bridge.0.clone()),
             iface_id: described.iface_id.as_ref().map(|id| id.0.clone()),
             vm_uuid: described.vm_uuid.as_ref().map(|id| id.0.clone()),
+            bind: described.bind,
             features,
             protocol,
             mac: described.mac.map(|mac| mac.0),

@@ -8,6 +8,7 @@ use ringway_calls::BackendRequest;
 use ringway_datapath::{OffloadCaps, PortRules};
 use ringway_host::{CallReply, Event, Note, Notes as _, VirtioWanted, vif_name};
 use ringway_loopback::Limits;
+use ringway_ovs::Bind;
 use ringway_vhost::frontend::Preferences;
 use ringway_vhost::request::PROTOCOL_FEATURES;
 use ringway_vhost_shell::Mode;
@@ -387,6 +388,7 @@ pub(crate) fn described(
         bridge,
         iface_id: None,
         vm_uuid: None,
+        bind: Bind::default(),
         features: Features(u64::MAX),
         protocol: PROTOCOL_FEATURES,
         mac: guest.map(mac_of),

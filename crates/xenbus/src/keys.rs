@@ -26,6 +26,8 @@ pub(crate) const BRIDGE: &str = "bridge";
 pub(crate) const SCRIPT: &str = "script";
 /// The id of the vif in a network behind Open vSwitch, such as OVN; in the backend's directory.
 pub(crate) const IFACE_ID: &str = "iface-id";
+/// When the vif has a port there; in the backend's directory.
+pub const BIND: &str = "ringway-bind";
 pub(crate) const VIFNAME: &str = "vifname";
 /// Whether the link is up: in the backend's directory, where both ends read it.
 pub(crate) const CARRIER: &str = "carrier";

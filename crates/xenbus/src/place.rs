@@ -1,7 +1,7 @@
 //! Where a vif is to be, according to its toolstack: on ringway's switch, on a bridge, or where a
 //! script puts it.
 
-use crate::keys::{BRIDGE, BadKeys, IFACE_ID, Keys, SCRIPT, VIFNAME};
+use crate::keys::{BIND, BRIDGE, BadKeys, IFACE_ID, Keys, SCRIPT, VIFNAME};
 
 /// The hotplug scripts that are ours, by the last part of their paths. Beside the first, the vif is
 /// on ringway's own switch, and `bridge` is only libxl's default; beside the second, on `bridge`.
@@ -48,6 +48,11 @@ impl Keys {
     /// vSwitch, perhaps with VLANs as Xen's script for it takes them (`br-int.7:8`).
     pub fn bridge(&self) -> Option<&str> {
         self.text(BRIDGE).filter(|bridge| !bridge.is_empty() && !self.is_for_switch())
+    }
+
+    /// When the vif has a port on a bridge of Open vSwitch, if the toolstack has chosen that.
+    pub fn bind(&self) -> Option<&str> {
+        self.text(BIND)
     }
 
     /// `iface-id` of the vif's port on a bridge of Open vSwitch, if the toolstack has chosen it.

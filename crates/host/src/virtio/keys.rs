@@ -37,6 +37,7 @@ pub const KEYS: &[Key] = &[
     later("tenant", |it| it.other("tenant")),
     later("mtu", |it| format!("{:?}", it.limits.mtu)),
     later("queues", |it| it.queues.to_string()),
+    later("bind", |it| format!("{:?}", it.bind)),
     later(BRIDGE, |it| format!("{:?}", it.bridge)),
     later("sg", |it| it.offloads.scatter_gather.to_string()),
     later("csum", |it| it.offloads.checksum_v4.to_string()),

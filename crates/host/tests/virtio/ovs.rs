@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ringway_datapath::MacAddr;
 use ringway_host::{Event, Host, Phase, PortOrder, Purpose, VirtioWanted};
-use ringway_ovs::{Facts, Ids};
+use ringway_ovs::{Bind, Facts, Ids};
 
 use crate::world::{Act, Machine, wanted};
 use crate::{LATER, MAC, machine};
@@ -136,6 +136,29 @@ fn other_ids_in_a_description_apply_while_the_guest_is_connected() {
         panic!("it joins")
     };
     assert_eq!([wanted.facts.iface_id, wanted.facts.vm_uuid], ids);
+}
+
+#[test]
+fn a_vif_that_is_bound_when_plugged_has_its_port_without_a_guest() {
+    let mut machine = machine();
+    machine.kernel.add_ovs_bridge("br-int").expect("a bridge");
+    machine.allow_ports();
+    let wanted = VirtioWanted { bind: Bind::Plugged, ..wanted("vm1", Some("br-int")) };
+    machine.add(wanted, Phase::Serving).expect("it can be");
+    expect_join(&mut machine);
+    done(&mut machine);
+    machine.front_end(&CONNECT);
+    machine.front_end(&[Act::Leave]);
+    assert_eq!(next(&mut machine), None, "it stays");
+    machine.act(Host::follow_devices).expect("it is time");
+    machine.kernel.remove("vm1").expect("it exists");
+    machine.host.shared.comparison.note_change(machine.now);
+    machine.now += LATER;
+    machine.act(Host::follow_devices).expect("it is time");
+    expect_join(&mut machine);
+    done(&mut machine);
+    machine.on(Event::Removed("vm1".to_owned()));
+    expect_leave(&mut machine);
 }
 
 #[test]

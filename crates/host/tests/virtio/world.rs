@@ -20,6 +20,7 @@ use ringway_host::{
 };
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_netback::{ControlRole, Interrupted, QueueParts};
+use ringway_ovs::Bind;
 use ringway_sim::{KeptNotes, SimKernel, Wire};
 use ringway_switch::{PortId, SwitchConfig};
 use ringway_vhost::Backend;
@@ -413,6 +414,7 @@ pub(crate) fn wanted(name: &str, bridge: Option<&str>) -> VirtioWanted {
         bridge: bridge.map(str::to_owned),
         iface_id: None,
         vm_uuid: None,
+        bind: Bind::default(),
         features: Features(u64::MAX),
         protocol: u64::MAX,
         mac: None,
