@@ -4,7 +4,8 @@
 /// The file that such an archive has, and others have not.
 pub(crate) const INVENTORY: &str = "inventory.xml";
 /// Commands that it runs with other options than the doctor; the parsers know both forms.
-const OTHERS: [(&str, &str); 5] = [
+const OTHERS: [(&str, &str); 6] = [
+    ("iptables-save -c", "iptables -nvL"),
     ("ovs-vsctl --columns=name,ingress_policing_rate list interface", "ovs-vsctl list interface"),
     ("ss -tinHO state established", "ss -nampi"),
     ("sysctl -a", "sysctl -A"),
@@ -36,12 +37,18 @@ mod tests {
     use crate::Source;
     use crate::fact::{Host, Interfaces, Mtus, Offloads, Span, SwitchBridges};
     use crate::parse::qdisc::Qdiscs;
+    use crate::parse::rules::Rules;
 
     #[test]
     fn a_status_report_is_a_host() {
         let qdisc = "qdisc fq 0: dev eth0 root\n Sent 9 bytes 1 pkt (dropped 3, overlimits 0 \
                      requeues 0)\n backlog 0b 0p requeues 0\n";
+        let rules = "Chain INPUT (policy ACCEPT 4092K packets, 11G bytes)\n pkts bytes target     \
+                     prot opt in     out     source               destination         \n 173K   \
+                     10M DROP       udp  --  *      *       0.0.0.0/0            0.0.0.0/0    \
+                     udp dpt:9\n";
         let pieces = [
+            ("iptables-nvL.out", rules),
             ("inventory.xml", "<system-summary date=\"x\" uptime=\" 11:58 up 2 days, 1 user\"/>\n"),
             ("ifconfig-a.out", "eth0: flags=4163<UP>  mtu 1500\n        ether 0a:0b\n"),
             ("ethtool-k-eth0.out", "Features for eth0:\n"),
@@ -57,5 +64,8 @@ mod tests {
         let span: Span<Qdiscs> = host.fact().expect("sound");
         assert_eq!((span.after.all[0].drops, span.seconds), (3, 172_800.0));
         assert_eq!(span.text.origin(), "tc -s qdisc");
+        let rules: Span<Rules> = host.fact().expect("sound");
+        let dropped: Vec<u64> = rules.after.dropping.values().map(|rule| rule.packets).collect();
+        assert_eq!((dropped, rules.text.origin()), (vec![173_000], "iptables -nvL"));
     }
 }

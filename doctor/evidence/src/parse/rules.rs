@@ -1,5 +1,5 @@
-//! Packet filter rules with their counters, as `nft -a list ruleset`, `iptables-save -c` and, in a
-//! sos report, `iptables -vnxL` print them.
+//! Packet filter rules with their counters, as `nft -a list ruleset`, `iptables-save -c` and, in
+//! archives of other tools, `iptables -vnL` print them.
 
 use std::collections::BTreeMap;
 
@@ -199,13 +199,13 @@ impl Rules {
         if is_open { Err(text.unreadable(None, "expected COMMIT")) } else { Ok(()) }
     }
 
-    /// Parses the output of `iptables -vnxL`, which has only the table `filter`.
+    /// Parses the output of `iptables -vnL`, which has only the table `filter`.
     fn shown(&mut self, text: &Text) -> Result<(), Gap> {
         let mut chain = None;
         for (line, row) in text.lines() {
             let words: Vec<&str> = row.split_whitespace().collect();
             let number = |word: &str| {
-                word.parse().map_err(|_| text.unreadable(Some(line), "expected a number"))
+                rounded(word).ok_or_else(|| text.unreadable(Some(line), "expected a number"))
             };
             match words.as_slice() {
                 [] | ["pkts", "bytes", "target", ..] => {}
@@ -275,6 +275,16 @@ fn is_dropping(words: &[&str]) -> bool {
     })
 }
 
+/// A count, which `iptables` without `-x` rounds from 100000 on: 173K, 10M.
+fn rounded(word: &str) -> Option<u64> {
+    let last = word.chars().next_back()?;
+    let Some(power) = "KMGT".chars().position(|letter| letter == last) else {
+        return word.parse().ok();
+    };
+    let times = 1000_u64.checked_pow(u32::try_from(power + 1).ok()?)?;
+    word.strip_suffix(last)?.parse::<u64>().ok()?.checked_mul(times)
+}
+
 /// Whether nothing but an interface or a comment stands before the verdict of a rule, as `nft` and
 /// `iptables-save` print it.
 fn takes_all(rule: &[&str]) -> bool {
@@ -302,7 +312,7 @@ fn takes_all(rule: &[&str]) -> bool {
     false
 }
 
-/// Whether a rule of `iptables -vnxL` takes all packets, perhaps of an interface: only a comment,
+/// Whether a rule of `iptables -vnL` takes all packets, perhaps of an interface: only a comment,
 /// or what it replies, follows the addresses.
 fn shows_all(rule: &[&str]) -> bool {
     let [_, protocol, _, _, _, from, to, more @ ..] = rule else { return false };
