@@ -37,7 +37,7 @@ pub use queues::QueueCounters;
 pub use reader::{Basis, Host, Reader, Span};
 pub use routing::{
     Blackholes, BridgeSettings, Limited, LinkDetails, Moved, NeighbourTables, OwnAddresses,
-    Routing, Switches,
+    ProgramOwners, Routing, Switches,
 };
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};
 pub use stack::Stack;

@@ -2,6 +2,7 @@
 
 use super::{Fact, Reader, Span};
 use crate::parse::Counters;
+use crate::parse::bpf::{Kept, Loaded};
 use crate::parse::inet6::Inet6;
 use crate::parse::links::Links;
 use crate::parse::moves::{FILE as MOVES, Moves};
@@ -56,6 +57,46 @@ impl LinkDetails {
     /// What is said of an interface, to quote: the tool prints all on one line.
     pub fn quote(&self, nic: &str, what: impl std::fmt::Display) -> Quote {
         Quote { file: self.text.origin().to_owned(), line: None, text: format!("{nic}: {what}") }
+    }
+}
+
+/// Who has loaded the programs that links and other parts of the kernel run, and what keeps them.
+#[derive(Debug)]
+pub struct ProgramOwners {
+    programs: Loaded,
+    links: Loaded,
+    text: Text,
+}
+
+impl Fact for ProgramOwners {
+    const PIECES: &'static [Piece] =
+        &[Piece::Command(Loaded::PROGRAMS), Piece::Command(Loaded::LINKS)];
+
+    fn read(at: &Reader) -> Result<Self, Gap> {
+        let text = at.command(Loaded::PROGRAMS)?;
+        // Older tools know no links.
+        let links = at.command(Loaded::LINKS).and_then(|links| Loaded::parse(&links));
+        Ok(ProgramOwners {
+            programs: Loaded::parse(&text)?,
+            links: links.unwrap_or_default(),
+            text,
+        })
+    }
+}
+
+impl ProgramOwners {
+    /// What is known of the owner of a program, to quote.
+    pub fn of(&self, program: u64) -> Option<Quote> {
+        let kept = self.programs.all.iter().find(|one| one.id == program)?;
+        let links = self.links.all.iter().filter(|link| link.prog_id == Some(program));
+        let link = |link: &Kept| match link.to_string() {
+            kept if kept.is_empty() => format!("attached by link {}", link.id),
+            kept => format!("attached by link {}, {kept}", link.id),
+        };
+        let all: Vec<String> = std::iter::once(kept.to_string()).chain(links.map(link)).collect();
+        let said: Vec<String> = all.into_iter().filter(|one| !one.is_empty()).collect();
+        let file = self.text.origin().to_owned();
+        (!said.is_empty()).then(|| Quote { file, line: None, text: said.join(", ") })
     }
 }
 

@@ -4,6 +4,7 @@
 //! line. Property tests verify that. Why these are our own: `docs/adr/0014`.
 
 pub mod bonds;
+pub mod bpf;
 pub mod classes;
 pub mod coalesce;
 pub mod conntrack;

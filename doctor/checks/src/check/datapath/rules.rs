@@ -2,7 +2,9 @@
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
-use ringway_evidence::fact::{Basis, LegacyRules, LinkDetails, Span, Tried, float, sum};
+use ringway_evidence::fact::{
+    Basis, LegacyRules, LinkDetails, ProgramOwners, Span, Tried, float, sum,
+};
 use ringway_evidence::facts;
 use ringway_evidence::parse::links::{Link, Program};
 use ringway_evidence::parse::nic::NicCounters;
@@ -25,6 +27,7 @@ facts! {
         legacy: LegacyRules,
         moved: Span<NicCounters>,
         details: Tried<LinkDetails>,
+        owners: Tried<ProgramOwners>,
     }
 }
 
@@ -46,7 +49,8 @@ const QUOTED_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let all: Vec<&Span<Rules>> = facts.rules.ok().into_iter().chain(&facts.legacy.0).collect();
-    let programs: Vec<Finding> = facts.details.ok().map(programs).unwrap_or_default();
+    let programs: Vec<Finding> =
+        facts.details.ok().map(|details| programs(details, facts.owners.ok())).unwrap_or_default();
     if all.iter().all(|span| span.after.chains.is_empty()) && programs.is_empty() {
         return not_here(CHECK.absent);
     }
@@ -61,20 +65,25 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-/// XDP programs: what they drop never reaches the kernel's counters.
-fn programs(details: &LinkDetails) -> Vec<Finding> {
+/// XDP programs, and whose they are: what they drop never reaches the kernel's counters.
+fn programs(details: &LinkDetails, owners: Option<&ProgramOwners>) -> Vec<Finding> {
     let of_one = |link: &Link| {
         let Program { id, name } = link.program()?;
         let name = name.as_deref().unwrap_or("without a name");
+        let owner = owners.and_then(|owners| owners.of(*id));
+        let whose = owner.as_ref().map_or(String::new(), |owner| format!("; it is {}", owner.text));
         let summary = format!(
-            "cannot tell what an XDP program drops on {}: {name} (id {id}) sees packets first",
+            "cannot tell what an XDP program drops on {}: {name} (id {id}) sees packets \
+             first{whose}",
             link.ifname
         );
         let finding = Finding::new(Severity::Unknown, link.ifname.clone(), summary)
             .cause(
                 "It decides about each packet that comes in before filter rules and counters do. \
-                 Some drivers count its drops (xdp in ethtool -S); bpftool prog shows it.",
+                 Some drivers count its drops (xdp in ethtool -S); bpftool -f prog and bpftool -f \
+                 link show whose it is.",
             )
+            .quote(owner)
             .quote([details.quote(&link.ifname, format_args!("xdp prog {id} {name}"))]);
         Some(finding)
     };
@@ -301,11 +310,16 @@ mod tests {
     }
 
     #[test]
-    fn an_xdp_program_is_not_judged() {
+    fn an_xdp_program_is_not_judged_and_has_an_owner() {
         let links = r#"[{"ifname":"eth0","xdp":{"mode":2,"prog":{"id":9,"name":"guard"}}}]"#;
         let links = format!("{links}\n");
         let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+        let owners = r#"[{"id":9,"uid":0,"pinned":["/sys/fs/bpf/g"]}]"#;
+        let attached = r#"[{"id":5,"prog_id":9,"pids":[{"pid":812,"comm":"xdpd"}]}]"#;
+        let (owners, attached) = (format!("{owners}\n"), format!("{attached}\n"));
         let pieces = [
+            ("commands/bpftool_-f_-j_prog_show", owners.as_str()),
+            ("commands/bpftool_-f_-j_link_show", attached.as_str()),
             ("sample-1/monotonic", "1.0\n"),
             ("sample-2/monotonic", "2.0\n"),
             ("sample-1/proc/net/dev", dev.as_str()),
@@ -315,7 +329,12 @@ mod tests {
         let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
         let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
         assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
-        assert!(found[0].summary.contains("guard (id 9)"), "{found:#?}");
+        let owner = "guard (id 9) sees packets first; it is loaded by user 0, pinned as \
+                     /sys/fs/bpf/g, attached by link 5, held by xdpd (process 812)";
+        assert!(found[0].summary.ends_with(owner), "{found:#?}");
+        let without = pieces.iter().filter(|(path, _)| !path.contains("bpftool")).copied();
+        let found = CHECK.run(&Host::new(Source::Memory(without.map(own).collect())));
+        assert!(found[0].summary.ends_with("(id 9) sees packets first"), "{found:#?}");
     }
 
     #[test]
