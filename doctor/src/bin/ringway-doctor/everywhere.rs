@@ -232,6 +232,38 @@ fn text_of(from: Option<&mut impl Read>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringway_doctor::evidence::Source;
+
+    #[test]
+    fn each_namespace_has_a_line_and_only_a_sick_one_has_more() {
+        let place = |netns: &str, worst: Severity, verdict: &str| {
+            let of_nothing = Report::of(&Host::new(Source::Memory([].into())), &["D19".to_owned()]);
+            let verdict = verdict.to_owned();
+            let report = Report { worst, verdict, is_conclusive: true, ..of_nothing };
+            Place { netns: netns.to_owned(), report }
+        };
+        let why = "only root may".to_owned();
+        let everywhere = Everywhere {
+            namespaces: vec![
+                place("this one", Severity::Ok, "No problems found"),
+                place("router", Severity::Problem, "it drops"),
+                place("of redis", Severity::Note, "nothing set wrong"),
+            ],
+            not_checked: vec![Missed { netns: "hidden".to_owned(), why }],
+        };
+        let text = everywhere.text(false);
+        let lines: Vec<&str> = text.lines().collect();
+        let lines_of = [
+            "[✓] this one: No problems found",
+            "[✗] router: it drops",
+            "[i] of redis: nothing set wrong",
+            "[?] hidden was not checked: only root may",
+        ];
+        assert_eq!(lines[..4], lines_of, "{text}");
+        let more: Vec<&&str> = lines.iter().filter(|line| line.starts_with("Network")).collect();
+        assert_eq!(more, [&"Network namespace router"], "{text}");
+        assert_eq!(everywhere.text(true).matches("\nNetwork namespace ").count(), 3);
+    }
 
     #[test]
     fn commands_run_in_the_namespace_of_the_finding() {

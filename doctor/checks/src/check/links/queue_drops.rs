@@ -239,13 +239,13 @@ mod tests {
     const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
 
     /// The findings for an interface whose discipline dropped this many of a thousand packets in a
-    /// second.
-    fn found(kind: &str, drops: u64) -> Vec<Finding> {
+    /// second. `kind` is the rest of what `tc` prints of it, and `above` what it prints before it.
+    fn found_below(above: &str, kind: &str, drops: u64) -> Vec<Finding> {
         let mut pieces = Vec::new();
         for sample in [1, 2] {
             let (packets, drops) = if sample == 1 { (0, 0) } else { (1000 - drops, drops) };
             let qdisc = format!(
-                r#"[{{"kind":"{kind}","dev":"eth0","packets":{packets},"drops":{drops}}}]"#
+                r#"[{above}{{"kind":"{kind}","dev":"eth0","packets":{packets},"drops":{drops}}}]"#
             );
             let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 {packets} 0 0 0 0 0 0\n");
             let path = format!("sample-{sample}");
@@ -254,6 +254,20 @@ mod tests {
             pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), qdisc + "\n"));
         }
         CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    fn found(kind: &str, drops: u64) -> Vec<Finding> {
+        found_below("", kind, drops)
+    }
+
+    #[test]
+    fn a_leaf_below_a_class_that_drops_is_found() {
+        let htb = r#"{"kind":"htb","handle":"1:","dev":"eth0","root":true,"packets":9,"drops":0},"#;
+        let leaf = found_below(htb, r#"pfifo","parent":"1:10","x":""#, 200);
+        assert_eq!((leaf.len(), leaf[0].severity), (1, Severity::Warning), "{leaf:#?}");
+        assert!(leaf[0].summary.contains("eth0 (pfifo) is full"), "{leaf:#?}");
+        let calm = found_below(htb, r#"pfifo","parent":"1:10","x":""#, 0);
+        assert_eq!(calm[0].severity, Severity::Ok, "{calm:#?}");
     }
 
     #[test]
