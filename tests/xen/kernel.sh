@@ -15,6 +15,7 @@ unpack_kernel() {
     fd377a58) xz -dc --single-stream < "$file.packed" ;;
     28b52ffd) zstd -dc < "$file.packed" ;;
     1f8b*) gzip -dc < "$file.packed" ;;
+    02214c18) lz4 -dc < "$file.packed" ;;
     *) cannot "the kernel is compressed in a way that is not known here" ;;
     esac > "$file" 2>/dev/null || true
     rm "$file.packed"

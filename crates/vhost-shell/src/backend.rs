@@ -243,7 +243,7 @@ impl<P: ConnectionSource> BackendEnd<P> {
             Missing::Rings if session.unset_ring().is_some() => {
                 return session.unset_ring().map(|ring| ring.to_string());
             }
-            Missing::Driver => "the driver of the guest is not ready",
+            Missing::Driver => "the driver of the guest is not ready, or its machine is paused",
             Missing::Rings => "the front-end has not passed the guest's rings",
             Missing::Enabled => "no queue is enabled",
             Missing::Version1 | Missing::Memory | Missing::Nothing => return None,

@@ -233,7 +233,7 @@ impl Bridged {
     fn bridge_link(&self, net: &mut impl Kernel) -> io::Result<Link> {
         let bridge = net.link(&self.bridge)?;
         if !is_bridge(&bridge) {
-            let what = format!("{} is not a bridge", self.bridge);
+            let what = format!("{} is not a bridge of Linux (as `ip link` makes it)", self.bridge);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         Ok(bridge)

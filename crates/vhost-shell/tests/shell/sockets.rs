@@ -45,6 +45,8 @@ fn a_socket_is_dialled_when_it_appears() {
     until(&mut end, &mut device, "watched", |_, _| std::mem::replace(&mut is_watched, true));
     let listener = UnixListener::bind(&path).expect("a socket");
     until(&mut end, &mut device, "met", |end, _| end.session().is_some());
+    let waits = "the driver of the guest is not ready, or its machine is paused";
+    assert_eq!(end.error().as_deref(), Some(waits));
     let (socket, _) = listener.accept().expect("it has dialled");
     Guest::new(socket).serve(&mut end, &mut device);
     assert_eq!(end.error(), None);
