@@ -108,6 +108,44 @@ mod tests {
         }
     }
 
+    /// Verbs that change, serve, record or run something, and those of other programs.
+    const WITHOUT_STATE: [&str; 15] = [
+        "capture",
+        "completions",
+        "doctor",
+        "guest exec",
+        "guest set",
+        "lab",
+        "man",
+        "model",
+        "stop",
+        "vif add",
+        "vif release",
+        "vif remove",
+        "vif set",
+        "vif wait",
+        "xenstore serve",
+    ];
+
+    #[test]
+    fn every_verb_that_prints_state_prints_it_as_json() {
+        let mut open = vec![(String::new(), Cli::command())];
+        let mut without = Vec::new();
+        while let Some((path, command)) = open.pop() {
+            let below = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+            let below: Vec<(String, clap::Command)> = below
+                .map(|verb| (format!("{path} {}", verb.get_name()).trim().to_owned(), verb.clone()))
+                .collect();
+            let has_json = command.get_arguments().any(|argument| argument.get_id() == "json");
+            if below.is_empty() && !has_json {
+                without.push(path);
+            }
+            open.extend(below);
+        }
+        without.sort();
+        assert_eq!(without, WITHOUT_STATE);
+    }
+
     #[test]
     fn arguments_of_other_programs_are_passed_as_they_are() {
         for line in ["doctor --help", "lab run a.toml --out dir --json", "doctor -v -- x --lower"] {
