@@ -99,6 +99,15 @@ mod tests {
         );
     }
 
+    /// Installed first, the rule would take Xen's devices from the group of Qubes' programs.
+    #[test]
+    fn a_template_of_qubes_masks_our_rule_before_it_installs_the_package() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = fs::read_to_string(root.join("docs/qubes.md")).expect("it is there");
+        let at = |what: &str| page.find(what).expect(what);
+        assert!(at("ln -s /dev/null /etc/udev/rules.d/60-ringway.rules") < at("apt install ./"));
+    }
+
     #[test]
     fn no_page_of_a_package_has_a_dead_link() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

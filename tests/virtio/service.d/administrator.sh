@@ -93,6 +93,20 @@ before() {
 after() {
     works "a reboot"
     expect "machines that run" vm1 "$(virsh list --name | sed '/^$/d')"
+    purged
+}
+
+# A purge, also without `systemctl disable` before it, leaves nothing, and what is installed then is as new.
+purged() {
+    expect "the service" enabled "$(systemctl is-enabled ringway-host)"
+    DEBIAN_FRONTEND=noninteractive apt-get purge --assume-yes ringway
+    # The administrator's own file, of the page, stays.
+    expect "what a purge leaves" '' "$(find /etc /usr /var/lib ! -name 'ringway-vms.conf' \
+        \( -name '*ringway*' -o -lname '*ringway*' \))"
+    page install
+    expect "the service after another installation" "disabled/inactive" \
+        "$(systemctl is-enabled ringway-host || true)/$(systemctl is-active ringway-host || true)"
+    say "a purge: leaves nothing"
 }
 
 # What systemd itself says of the confinement, in its own version.

@@ -32,6 +32,9 @@ works "the package by itself"
 ! ringway run --hypervisor xen --dir /run/refused 2> "$FOLDER/refused" || fail "it serves beside xen-netback"
 grep -q xen.netback "$FOLDER/refused" || fail "it does not say why: $(cat "$FOLDER/refused")"
 
+page locks
+page_text no-change > "$state/no-change.toml"
+ringway run --hypervisor xen --check "$state/no-change.toml"
 page switch GUEST=a
 address
 works "the switch"
