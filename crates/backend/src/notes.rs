@@ -32,6 +32,7 @@ impl NoteFiles {
             Note::Hashing(name) => self.dir.hashing(name),
             Note::Devices => self.dir.devices(),
             Note::Traffic => self.dir.traffic(),
+            Note::Restarts => self.dir.restarts(),
         }
     }
 }

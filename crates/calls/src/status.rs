@@ -157,6 +157,13 @@ pub struct VifStatus {
     /// Its limits.
     #[serde(default)]
     pub limits: LimitsStatus,
+    /// The version of ringway that serves it; empty for the uplink and trunks.
+    #[serde(default)]
+    pub version: String,
+    /// How often the process that serves it was replaced since it was made, by a kill, a fault or a
+    /// restart of the service: its guest stayed connected.
+    #[serde(default)]
+    pub restarts: u64,
     /// Why it is closed, if it is.
     pub error: Option<String>,
     /// The queues in use.

@@ -157,6 +157,11 @@ impl RunDir {
         self.0.join("traffic")
     }
 
+    /// How often the process of each vif was replaced.
+    pub fn restarts(&self) -> PathBuf {
+        self.0.join("restarts")
+    }
+
     /// The key by which a host without one in its description chooses a queue of a flow: for the
     /// next host, as its guests may be those of this one, and must not see that it was restarted.
     pub fn flow_key(&self) -> PathBuf {

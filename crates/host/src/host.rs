@@ -558,6 +558,7 @@ impl<W: World> Host<W> {
     fn drop_if_finished(&mut self, vif: Vif, parts: &mut Parts<'_, W>) {
         if self.vifs.get(&vif).is_some_and(|it| it.end.is_finished()) {
             if let Some(xen) = self.vifs.remove(&vif) {
+                self.shared.restarts.end(&xen.state.name, parts.notes);
                 xen.remove(&mut self.shared, parts.devices, parts.notes);
             }
             self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);

@@ -32,6 +32,7 @@ mod pairs;
 mod policy;
 mod quarantine;
 mod reload;
+mod restarts;
 mod round_robin;
 mod rules;
 mod scope;

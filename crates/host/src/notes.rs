@@ -17,6 +17,8 @@ pub enum Note {
     Devices,
     /// The Xen vifs that had traffic recently.
     Traffic,
+    /// How often the process of each vif was replaced.
+    Restarts,
 }
 
 /// Writes a note, as [`Notes::write`] does, from any thread and at once: for what has to be noted

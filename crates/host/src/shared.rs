@@ -19,6 +19,7 @@ use crate::notes::Notes;
 use crate::occupants::Occupants;
 use crate::ovs_ports::OvsPorts;
 use crate::quarantine::Quarantine;
+use crate::restarts::Restarts;
 
 /// What was configured for all vifs.
 #[derive(Debug, Clone)]
@@ -52,6 +53,7 @@ pub struct Shared {
     pub comparison: Comparison,
     /// The ports of vifs on bridges of Open vSwitch.
     pub ovs: OvsPorts,
+    pub(crate) restarts: Restarts,
     ports: Ports,
     /// Reports of engines that have not been handled yet.
     reports: VecDeque<QueueDown>,
@@ -113,6 +115,7 @@ impl Shared {
             quarantine: Quarantine::read(notes),
             comparison: Comparison::new(now),
             ovs: OvsPorts::default(),
+            restarts: Restarts::read(notes),
             ports: Ports::default(),
             reports: VecDeque::new(),
             started: now,

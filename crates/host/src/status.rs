@@ -158,6 +158,8 @@ impl View<'_> {
             attached_to: place.attached_to,
             ovs: shared.ovs.status(&Purpose::of(&state.charged)),
             is_down: place.is_down,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            restarts: shared.restarts.of(&state.name),
             max_queues: state.offer.queues_max,
             offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
             limits: limits_status(state, shared),

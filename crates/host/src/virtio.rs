@@ -204,6 +204,7 @@ impl<W: World> VirtioVif<W> {
         }
         hosting.shared.quarantine.release(&self.state.charged, notes);
         self.state.remove_from_ovs(hosting.shared);
+        hosting.shared.restarts.end(&self.state.name, notes);
         let device = self.state.device;
         let removed = device.map(|device| hosting.devices.remove(device, hosting.notes));
         if let Some(Err(error)) = removed {

@@ -52,6 +52,7 @@ impl<W: World> Host<W> {
         let (_, mut hosting) = parts.split(&mut self.shared, now);
         let begun = session().and_then(|session| VirtioVif::begin(begun, session, &mut hosting));
         let vif = begun.map_err(|error| error.to_string())?;
+        self.shared.restarts.begin(&vif.state.name, parts.notes);
         if let Some(reason) = vif.why_unattached() {
             let vif = &vif.state.name;
             tracing::warn!(vif, "not attached until the reason is gone: {reason}");

@@ -101,6 +101,7 @@ impl<W: World> XenVif<W> {
         let offer = Offer { control_ring, ..offer };
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
         let state = VifState::new(charged, offer, rules, shared, now);
+        shared.restarts.begin(&state.name, parts.notes);
         let hashing = hashing::known(&state.name, keys, parts.notes);
         let hashing = Arc::new(Mutex::new(hashing));
         let state = VifState { device, is_quarantined, hashing, ..state };

@@ -1,13 +1,13 @@
 //! In which order a host takes over the vifs of Xen that it finds.
 
 use ringway_datapath::MacAddr;
-use ringway_host::{Host, Note, Notes as _};
+use ringway_host::{Event, Host, Note, Notes as _, Phase};
 use ringway_sim::{KeptNotes, SimKernel};
 use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_xenbus::{Device, Vif};
 
-use crate::world::Machine;
+use crate::world::{Machine, wanted};
 
 fn vif(guest: u8) -> Vif {
     Vif { backend: DomId(0), frontend: DomId(guest.into()), handle: 0 }
@@ -31,4 +31,28 @@ fn vifs_that_had_traffic_of_late_are_taken_over_first() {
         order.extend(guests.find(|guest| !order.contains(guest)));
     }
     assert_eq!(order, [3, 1, 2, 4]);
+}
+
+#[test]
+fn each_vif_shows_how_often_its_process_was_replaced() {
+    let notes = KeptNotes::default();
+    let start = || {
+        let mut machine = Machine::start(SimKernel::default(), notes.clone());
+        machine.add(wanted("vm1", None), Phase::Start).expect("it is sound");
+        let made = Device::new(vif(1), MacAddr([2, 0, 0, 0, 0, 1]));
+        let made = machine.act(|_, _, parts| parts.store.transaction(|tx| device::make(tx, &made)));
+        made.expect("domain 0 may");
+        while machine.act(Host::turn).expect("XenStore is there") {}
+        machine
+    };
+    for restarts in 0..3 {
+        let mut machine = start();
+        let shown = ["vif1.0", "vm1"].map(|vif| machine.shown(vif).restarts);
+        assert_eq!(shown, [restarts; 2]);
+    }
+    let mut machine = start();
+    machine.on(Event::Removed("vm1".to_owned()));
+    machine.add(wanted("vm1", None), Phase::Serving).expect("it is sound");
+    let shown = ["vif1.0", "vm1"].map(|vif| machine.shown(vif).restarts);
+    assert_eq!(shown, [3, 0], "one of them is another vif");
 }

@@ -343,10 +343,13 @@ fn of_processes(dir: &RunDir) -> Vec<RunDir> {
     of_process.map(|entry| RunDir::new(entry.path())).collect()
 }
 
-/// Removes what processes have noted of the traffic of Xen's vifs.
-pub(super) fn forget_traffic(dir: &RunDir) {
+/// Removes what processes have noted of vifs that are gone with their guests: their traffic, and
+/// their restarts.
+pub(super) fn forget_vifs(dir: &RunDir) {
     for of_process in of_processes(dir) {
-        let _ = fs::remove_file(of_process.traffic());
+        for note in [of_process.traffic(), of_process.restarts()] {
+            let _ = fs::remove_file(note);
+        }
     }
 }
 
@@ -354,7 +357,7 @@ pub(super) fn forget_traffic(dir: &RunDir) {
 /// and the key of flows. Directories that are empty then are removed, too.
 pub(super) fn remove_device_notes(dir: &RunDir) {
     let _ = fs::remove_file(dir.flow_key());
-    forget_traffic(dir);
+    forget_vifs(dir);
     // Those of the supervisor of tenants.
     let _ = fs::remove_file(dir.devices());
     for of_process in of_processes(dir) {

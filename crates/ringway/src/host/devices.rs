@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use ringway_backend::{HostKernel, Purpose, delete_devices, uplink_obstacle};
 use ringway_control::RunDir;
 
-use super::claim::{forget_traffic, remove_device_notes};
+use super::claim::{forget_vifs, remove_device_notes};
 use crate::description::Host;
 
 /// How the devices of a host are marked: by its run directory. A host with another one may serve
@@ -69,7 +69,7 @@ impl HostDevices {
             Err(error) => tracing::warn!("cannot remove network devices: {error}"),
         }
         // The vifs of Xen are gone with their guests.
-        forget_traffic(&self.dir);
+        forget_vifs(&self.dir);
     }
 }
 

@@ -329,10 +329,10 @@ fn list(args: &List) -> Result<()> {
     if args.json {
         return print_json(&with_notice(&vifs, notice.as_deref())?);
     }
-    let head = ["VIF", "KIND", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF", "ERROR"];
+    let head = ["VIF", "KIND", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF"];
     // Tenants are shown only if they have processes of their own.
     let is_isolated = vifs.iter().any(|vif| vif.tenant.is_some());
-    let mut head = head.to_vec();
+    let mut head = [&head[..], &[">RESTARTS", "ERROR"]].concat();
     if is_isolated {
         head.insert(TENANT_COLUMN, "TENANT");
     }
@@ -349,6 +349,7 @@ fn list(args: &List) -> Result<()> {
             attached_to,
             vif.queues.len().to_string(),
             if vif.max_queues == 0 { dash() } else { vif.max_queues.to_string() },
+            vif.restarts.to_string(),
             vif.error.unwrap_or_else(dash),
         ];
         if let Some(tenant) = tenant {
@@ -403,6 +404,8 @@ fn show(args: &ShowOne) -> Result<()> {
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &max_queues(&vif)),
         ("offloads", &offloads),
+        ("version", &vif.version),
+        ("restarts", &vif.restarts.to_string()),
         ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {

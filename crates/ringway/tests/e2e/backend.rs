@@ -198,6 +198,10 @@ fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_back
     assert_eq!(host.node(&guest.vif().backend_state()).as_deref(), Some("4"));
     let vif = host.vif(&name).expect("it is served");
     assert_eq!((vif.error, vif.max_queues), (None, 2), "the limit outlives the backend");
+    assert_eq!((vif.version.as_str(), vif.restarts), (env!("CARGO_PKG_VERSION"), 1));
+    let list = host.text(&["vif", "list"]);
+    assert!(list.lines().next().is_some_and(|head| head.contains("RESTARTS")), "{list}");
+    assert!(host.log_count("taken over from an earlier process") > 0);
 }
 
 #[test]
