@@ -87,7 +87,8 @@ const IMBALANCE: Family = gauge(
 );
 const VIF: Family = gauge(
     "ringway_doctor_vif_info",
-    "Always 1: a vif of ringway, and whether its guest uses Xen's protocol or virtio.",
+    "Always 1: a vif of ringway, whether its guest uses Xen's protocol or virtio, and the version \
+     of ringway that serves it.",
 );
 const VIF_CONNECTED: Family = gauge(
     "ringway_doctor_vif_connected",
@@ -103,6 +104,10 @@ const VIF_PACKETS: Family =
 const VIF_DROPS: Family = counter(
     "ringway_doctor_vif_drops_total",
     "Frames that ringway dropped at a vif, by its reasons.",
+);
+const VIF_RESTARTS: Family = counter(
+    "ringway_doctor_vif_restarts_total",
+    "How often the process that serves a vif of ringway was replaced since the vif was made.",
 );
 const REFUSED: Family = gauge(
     "ringway_doctor_description_refused",
@@ -203,9 +208,11 @@ impl Page {
         for vif in &span.after.all {
             // The uplink has no kind, and neither have vifs in records of older versions.
             if !vif.kind.is_empty() {
-                self.add(VIF, &[("interface", &vif.name), ("kind", &vif.kind)], 1.0);
+                let Vif { name, kind, version, .. } = vif;
+                self.add(VIF, &[("interface", name), ("kind", kind), ("version", version)], 1.0);
                 let is_connected = f64::from(u8::from(vif.state == CONNECTED));
                 self.add(VIF_CONNECTED, &[("interface", &vif.name)], is_connected);
+                self.add(VIF_RESTARTS, &[("interface", &vif.name)], float(vif.restarts));
             }
             self.drops(vif);
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -323,7 +330,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for rules and dashboards.
-pub fn names() -> [&'static str; 20] {
+pub fn names() -> [&'static str; 21] {
     [
         INFO,
         WORST,
@@ -336,6 +343,7 @@ pub fn names() -> [&'static str; 20] {
         VIF_BYTES,
         VIF_PACKETS,
         VIF_DROPS,
+        VIF_RESTARTS,
         REFUSED,
         NIC_BYTES,
         NIC_DROPS,
@@ -405,7 +413,8 @@ mod tests {
                 );
                 format!(
                     "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\
-                     \"state\":\"{state}\",\"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
+                     \"state\":\"{state}\",\"version\":\"7\",\"restarts\":2,\
+                     \"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
                 )
             };
             let vifs = [
@@ -429,10 +438,11 @@ mod tests {
             "ringway_doctor_queue_bytes_total{interface=\"eth\\\"0\",queue=\"0\",\
              direction=\"transmit\"} 30000000",
             "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
-            "ringway_doctor_vif_info{interface=\"vif1.0\",kind=\"xen\"} 1",
-            "ringway_doctor_vif_info{interface=\"vm1\",kind=\"virtio\"} 1",
+            "ringway_doctor_vif_info{interface=\"vif1.0\",kind=\"xen\",version=\"7\"} 1",
+            "ringway_doctor_vif_info{interface=\"vm1\",kind=\"virtio\",version=\"7\"} 1",
             "ringway_doctor_vif_connected{interface=\"vif1.0\"} 1",
             "ringway_doctor_vif_connected{interface=\"vm1\"} 0",
+            "ringway_doctor_vif_restarts_total{interface=\"vm1\"} 2",
             "ringway_doctor_vif_bytes_total{interface=\"vif1.0\",queue=\"0\",direction=\"tx\"} \
              30000000",
             "ringway_doctor_vif_packets_total{interface=\"vm1\",queue=\"0\",direction=\"rx\"} 5",

@@ -165,10 +165,14 @@ fn every_metric_of_the_rules_and_the_dashboard_is_served() {
         assert!(page.contains(&format!("ringway_doctor_vif_bytes_total{labels} ")), "{page}");
     }
     for (vif, kind) in [("vif1.0", "xen"), ("vif2.0", "xen"), ("vm1", "virtio")] {
-        let line = format!("ringway_doctor_vif_info{{interface=\"{vif}\",kind=\"{kind}\"}} 1\n");
+        let version = env!("CARGO_PKG_VERSION");
+        let labels = format!("interface=\"{vif}\",kind=\"{kind}\",version=\"{version}\"");
+        let line = format!("ringway_doctor_vif_info{{{labels}}} 1\n");
         assert!(page.contains(&line), "no {line} in\n{page}");
-        let line = format!("ringway_doctor_vif_connected{{interface=\"{vif}\"}} 1\n");
-        assert!(page.contains(&line), "no {line} in\n{page}");
+        for (metric, value) in [("connected", 1), ("restarts_total", 0)] {
+            let line = format!("ringway_doctor_vif_{metric}{{interface=\"{vif}\"}} {value}\n");
+            assert!(page.contains(&line), "no {line} in\n{page}");
+        }
     }
     check_with_promtool("metrics", &[], &page);
 }

@@ -10,7 +10,7 @@ use crate::finding::{Finding, Severity};
 use ringway_evidence::fact::{Basis, Host, Interfaces, NicRole, Span, Tried, float, sum};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
-use ringway_evidence::parse::ringway::{Queue, Vif, Vifs};
+use ringway_evidence::parse::ringway::{CONNECTED, Queue, Vif, Vifs};
 
 /// Interfaces of guests in a report; a host may have a thousand.
 const GUESTS_MAX: usize = 256;
@@ -25,6 +25,16 @@ pub struct Guest {
     pub receives: Option<f64>,
     /// Bits per second that it sends.
     pub sends: Option<f64>,
+    /// The state of a vif of ringway that is not connected, and what ringway says is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Frames a second that ringway dropped at its vif, by its reasons.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drops: BTreeMap<String, f64>,
+    /// How often the process of ringway that serves it was replaced since it was made; none for
+    /// interfaces of others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u64>,
     /// The highest severity of findings about it; ok without any.
     pub worst: Severity,
     /// The most serious warning or problem about it.
@@ -40,22 +50,33 @@ facts! {
     }
 }
 
+/// What is known of a guest besides findings.
+#[derive(Default)]
+struct Known {
+    /// Bits per second that it receives and sends.
+    rate: Option<(f64, f64)>,
+    state: Option<String>,
+    drops: BTreeMap<String, f64>,
+    restarts: Option<u64>,
+}
+
 /// All guests' interfaces, those with the worst findings first; none on a host without guests.
 pub(super) fn guests(host: &Host, findings: &[Finding]) -> Vec<Guest> {
     let Ok(facts) = host.fact::<Facts>() else { return Vec::new() };
-    // What the guest received and sent.
-    let mut rates: BTreeMap<String, Option<(f64, f64)>> = BTreeMap::new();
+    let mut known: BTreeMap<String, Known> = BTreeMap::new();
     for nic in facts.nics.names() {
         if facts.nics.role(&nic) == NicRole::Backend {
-            rates.insert(nic.clone(), of_interface(&facts, &nic));
+            let rate = of_interface(&facts, &nic);
+            known.insert(nic.clone(), Known { rate, ..Known::default() });
         }
     }
     if let Some(span) = facts.vifs.ok() {
         for vif in span.after.all.iter().filter(|vif| !vif.kind.is_empty()) {
-            rates.insert(vif.name.clone(), of_vif(span, vif));
+            known.insert(vif.name.clone(), Known::of(span, vif));
         }
     }
-    let guest = |(interface, rate): (String, Option<(f64, f64)>)| {
+    let guest = |(interface, known): (String, Known)| {
+        let Known { rate, state, drops, restarts } = known;
         let own = findings.iter().filter(|one| one.subject == interface);
         let worst = own.max_by_key(|one| one.severity);
         let severity = worst.map_or(Severity::Ok, |one| one.severity);
@@ -65,11 +86,14 @@ pub(super) fn guests(host: &Host, findings: &[Finding]) -> Vec<Guest> {
             interface,
             receives: rate.map(|(receives, _)| receives),
             sends: rate.map(|(_, sends)| sends),
+            state,
+            drops,
+            restarts,
             worst: severity,
             finding,
         }
     };
-    let mut all: Vec<Guest> = rates.into_iter().map(guest).collect();
+    let mut all: Vec<Guest> = known.into_iter().map(guest).collect();
     all.sort_by_key(|one| Reverse(one.worst));
     all.truncate(GUESTS_MAX);
     all
@@ -81,6 +105,28 @@ fn of_interface(facts: &Facts, nic: &str) -> Option<(f64, f64)> {
     let moved = span.after.nics.get(nic)?.since(span.before.nics.get(nic)?);
     let bits = |bytes: u64| float(bytes) * 8.0 / span.seconds;
     Some((bits(moved.tx_bytes), bits(moved.rx_bytes)))
+}
+
+impl Known {
+    /// What ringway says of a vif.
+    fn of(span: &Span<Vifs>, vif: &Vif) -> Known {
+        let is_well = vif.state == CONNECTED && vif.error.is_none();
+        let error = vif.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        // Records of older versions have no states.
+        let state = (!is_well && !vif.state.is_empty()).then(|| format!("{}{error}", vif.state));
+        let mut drops: BTreeMap<String, f64> = BTreeMap::new();
+        for queue in vif.queues.iter().filter(|_| span.basis == Basis::Samples) {
+            let before = span.before.queue(&vif.name, queue.index);
+            for (reason, count) in &queue.dropped {
+                let known = before.and_then(|before| before.dropped.get(reason)).copied();
+                let grown = count.saturating_sub(known.unwrap_or(0));
+                if before.is_some() && grown > 0 {
+                    *drops.entry(reason.clone()).or_default() += float(grown) / span.seconds;
+                }
+            }
+        }
+        Known { rate: of_vif(span, vif), state, drops, restarts: Some(vif.restarts) }
+    }
 }
 
 fn of_vif(span: &Span<Vifs>, vif: &Vif) -> Option<(f64, f64)> {
@@ -104,8 +150,13 @@ impl Guest {
         let mbit =
             |bits: Option<f64>| bits.map_or("?".to_owned(), |bits| format!("{:.1}", bits / 1e6));
         let (receives, sends) = (mbit(self.receives), mbit(self.sends));
+        let restarts = self.restarts.filter(|count| *count > 0);
+        let drops = self.drops.iter().map(|(reason, rate)| format!("drops {reason} {rate:.1}/s"));
+        let more = self.state.clone().into_iter().chain(drops);
+        let more = more.chain(restarts.map(|count| format!("restarts {count}")));
+        let more: String = more.map(|one| format!(", {one}")).collect();
         let finding = self.finding.as_ref().map(|said| format!("; {said}")).unwrap_or_default();
-        format!("{}: receives {receives}, sends {sends} Mbit/s{finding}", self.interface)
+        format!("{}: receives {receives}, sends {sends} Mbit/s{more}{finding}", self.interface)
     }
 }
 
@@ -128,6 +179,19 @@ mod tests {
             pieces.push((format!("sample-{sample}/monotonic"), format!("{sample}.0\n")));
             pieces.push((format!("sample-{sample}/proc/net/dev"), dev));
         }
+        for sample in [1, 2] {
+            let queue = r#"{"index":0,"tx_packets":0,"tx_bytes":0,"rx_packets":0,"rx_bytes":0,"#;
+            let queue = format!(r#"{queue}"dropped":{{"queue_full":{}}}}}"#, sample * 20);
+            let vifs = [("vm1", "Connected", ""), ("vm2", "Waiting", r#""error":"no socket","#)]
+                .map(|(name, state, error)| {
+                    format!(
+                        r#"{{"name":"{name}","kind":"virtio","state":"{state}",{error}"restarts":3,
+                        "max_queues":1,"queues":[{queue}]}}"#
+                    )
+                });
+            let path = format!("sample-{sample}/commands/ringway_vif_list_--json");
+            pieces.push((path, format!("[{}]\n", vifs.join(","))));
+        }
         let host = Host::new(Source::Memory(pieces.into_iter().collect()));
         let mut found = Finding::new(Severity::Warning, "vif2.0", "is slow");
         found.check = "D13".to_owned();
@@ -136,7 +200,10 @@ mod tests {
             lines,
             [
                 "vif2.0: receives 1.0, sends 0.0 Mbit/s; D13 is slow",
-                "vif1.0: receives 0.0, sends 1.0 Mbit/s"
+                "vif1.0: receives 0.0, sends 1.0 Mbit/s",
+                "vm1: receives 0.0, sends 0.0 Mbit/s, drops queue_full 20.0/s, restarts 3",
+                "vm2: receives 0.0, sends 0.0 Mbit/s, Waiting: no socket, drops queue_full \
+                 20.0/s, restarts 3"
             ]
         );
     }

@@ -26,6 +26,16 @@ pub struct Vif {
     /// As Xen's tools name it; empty in records of older versions.
     #[serde(default)]
     pub state: String,
+    /// Why it does not work as it should, if so.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// The version of ringway that serves it; empty in records of older versions.
+    #[serde(default)]
+    pub version: String,
+    /// How often the process that serves it was replaced since it was made; records of older
+    /// versions lack it.
+    #[serde(default)]
+    pub restarts: u64,
     /// Queues that its guest may request; 0 for the uplink.
     pub max_queues: u64,
     /// Those in use.
