@@ -28,7 +28,7 @@ use ringway_rig::launcher::Launcher;
 use ringway_rig::machine::{self, Build};
 use ringway_rig::scratch::Scratch;
 use ringway_rig::stop::Stop;
-use ringway_terminal::options::{Common, number};
+use ringway_terminal::options::{Common, number, time_in};
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::{completions, exit, logging, table};
 use serde::Serialize;
@@ -146,7 +146,7 @@ struct Run {
     max_repeats: Option<u32>,
     /// Start no run that would end later than this many hours after the first [default: what the
     /// study says, or 6]
-    #[arg(long, value_name = "HOURS", conflicts_with = "quick")]
+    #[arg(long, value_name = "HOURS", value_parser = time_in(3600.0), conflicts_with = "quick")]
     max_hours: Option<f64>,
     /// The image of a study's virtual machine: a directory with vmlinux and guest.cpio
     #[arg(long, value_name = "DIR", env = MACHINE)]
@@ -434,9 +434,6 @@ fn chosen(args: &Run) -> Result<Study> {
         study.load.repeats = study.load.repeats.min(most);
     }
     if let Some(hours) = args.max_hours {
-        if !(hours > 0.0 && hours.is_finite()) {
-            bail!("--max-hours {hours}: expected more than 0");
-        }
         study.load.budget_seconds = Some(hours * 3600.0);
     }
     Ok(study)

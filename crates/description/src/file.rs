@@ -29,6 +29,7 @@ pub use obsolete::COMPLETION_OBSOLETE;
 
 use crate::isolation::Owner;
 use crate::limits::Limited;
+use crate::quantity::Quantity;
 use crate::section::{
     BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, ONLY_OF_VHOST, VifSection,
 };
@@ -360,8 +361,8 @@ impl<'a> Source<'a> {
                 count: host.workers.and_then(Within::get),
                 policy: host.policy,
                 cpus: host.cpus.iter().filter_map(|cpu| cpu.get()).collect(),
-                poll_us: host.poll_us.and_then(Within::get),
-                frame_memory_mib: host.frame_memory_mib.and_then(Within::get).unwrap_or(128),
+                poll_us: host.poll_us.and_then(Quantity::get),
+                frame_memory_mib: host.frame_memory_mib.and_then(Quantity::get).unwrap_or(128),
             },
             max_queues: host.max_queues.and_then(Within::get).unwrap_or_else(online_cpus),
             flow_key: host.flow_key,
@@ -446,7 +447,7 @@ impl<'a> Source<'a> {
             };
             guests.push(Guest {
                 name: name.get_ref().clone(),
-                memory_mib: section.memory_mib.and_then(Within::get).unwrap_or(256),
+                memory_mib: section.memory_mib.and_then(Quantity::get).unwrap_or(256),
                 on_exit: section.on_exit,
                 vifs,
             });

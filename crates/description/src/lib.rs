@@ -9,6 +9,7 @@ mod file;
 mod isolation;
 mod limits;
 mod ovs;
+mod quantity;
 mod section;
 mod value;
 

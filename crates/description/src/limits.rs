@@ -19,7 +19,11 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::ser::Serializer;
 
+use crate::quantity::{Megabits, Quantity};
 use crate::value::{Within, text};
+
+/// Frames or megabits in a second: all but one that stands for no limit.
+const PER_SECOND_MAX: u64 = 4_294_967_294;
 
 /// A section with its limits, apart from its other keys.
 #[derive(Default)]
@@ -145,8 +149,12 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
             Field::Weight(of) => {
                 *of(self.limits) = Within::<1, 1000>::deserialize(deserializer)?.get();
             }
+            Field::PerSecond(of) if self.limit.is_of_megabits() => {
+                *of(self.limits) =
+                    Quantity::<Megabits, 0, PER_SECOND_MAX>::deserialize(deserializer)?.get();
+            }
             Field::PerSecond(of) => {
-                *of(self.limits) = Within::<0, 4_294_967_294>::deserialize(deserializer)?.get();
+                *of(self.limits) = Within::<0, PER_SECOND_MAX>::deserialize(deserializer)?.get();
             }
         }
         Ok(())

@@ -12,6 +12,7 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use crate::limits::{Limited, Section};
+use crate::quantity::{Mebibytes, Microseconds, Quantity, Seconds};
 use crate::value::{
     Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
     MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName, Within, text,
@@ -54,7 +55,7 @@ pub(crate) struct HostSection {
     pub(crate) policy: Policy,
     #[serde(default)]
     pub(crate) cpus: Vec<Within<0, 1023>>,
-    pub(crate) poll_us: Option<Within<0, 1_000_000>>,
+    pub(crate) poll_us: Option<Quantity<Microseconds, 0, 1_000_000>>,
     pub(crate) max_queues: Option<Queues>,
     pub(crate) flow_key: Option<FlowKeyText>,
     /// Of an earlier version, without effect.
@@ -63,7 +64,7 @@ pub(crate) struct HostSection {
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,
     pub(crate) gso: Option<bool>,
-    pub(crate) frame_memory_mib: Option<Within<4, 65536>>,
+    pub(crate) frame_memory_mib: Option<Quantity<Mebibytes, 4, 65536>>,
     pub(crate) socket_group: Option<GroupText>,
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct SwitchSection {
     pub(crate) fdb_entries: Option<Within<8, 1_048_576>>,
     pub(crate) addresses_per_vif: Option<Addresses>,
     pub(crate) locking_mode: Option<Locking>,
-    pub(crate) ageing_seconds: Option<Within<1, 1_000_000>>,
+    pub(crate) ageing_seconds: Option<Quantity<Seconds, 1, 1_000_000>>,
     #[serde(default)]
     pub(crate) multicast_snooping: bool,
     pub(crate) multicast_groups: Option<Within<8, 16384>>,
@@ -109,7 +110,7 @@ pub(crate) struct BridgeSection {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct GuestSection {
     pub(crate) name: Option<Spanned<GuestName>>,
-    pub(crate) memory_mib: Option<Within<1, 16384>>,
+    pub(crate) memory_mib: Option<Quantity<Mebibytes, 1, 16384>>,
     #[serde(default)]
     pub(crate) on_exit: OnExit,
     #[serde(default)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use ringway_rig::part;
+use ringway_terminal::options::time_in;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
@@ -67,7 +68,7 @@ struct Run {
     #[arg(long)]
     quick: bool,
     /// Seconds of a run [default: 3, or 0.6 with --quick]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = time_in(1.0))]
     seconds: Option<f64>,
     /// Runs of each scenario [default: 3 if throughput is compared with a control, else 1; 1 with
     /// --quick]
@@ -105,7 +106,7 @@ struct OneGuest {
     #[arg(long, value_name = "NAME", requires = "dir", conflicts_with = "domid")]
     bridge: Option<String>,
     /// Seconds to run
-    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = time_in(1.0))]
     seconds: f64,
     /// Seed of the guest's random choices
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -48,6 +48,13 @@ fn show(f: &mut fmt::Formatter<'_>, value: f64, units: &[(&str, f64)]) -> fmt::R
     write!(f, "{number:.decimals$} {unit}")
 }
 
+/// A quantity as a whole number, if it is one and not negative: for keys and options that count a
+/// unit of their own. Ten digits are exact.
+pub fn whole(value: f64) -> Option<u64> {
+    let is_whole = value < 1e10 && (value - value.round()).abs() < 1e-6;
+    is_whole.then(|| format!("{value:.0}").parse().ok())?
+}
+
 macro_rules! quantity {
     (
         $(#[$about:meta])*
@@ -125,7 +132,15 @@ const SIZES: Units = &[
     ("B", 1.0),
 ];
 const SIZES_SHOWN: Units = &[("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0)];
-const DURATIONS: Units = &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+const DURATIONS: Units = &[
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("µs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("min", 60.0),
+    ("h", 3600.0),
+];
 const DURATIONS_SHOWN: Units = &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
 #[cfg(test)]
@@ -149,6 +164,19 @@ mod tests {
             (Size(1500.0).to_string(), delay.to_string()),
             ("1.46 KiB".into(), "180 us".into())
         );
+    }
+
+    #[test]
+    fn quantities_that_are_whole_are_numbers() {
+        let seconds = |text: &str| text.parse::<Duration>().map(|it| whole(it.0)).ok().flatten();
+        assert_eq!(
+            (seconds("5s"), seconds("2min"), seconds("1.5h")),
+            (Some(5), Some(120), Some(5400))
+        );
+        assert_eq!((seconds("3000ms"), seconds("5ms")), (Some(3), None));
+        let microseconds = "200us".parse::<Duration>().expect("a duration").0 * 1e6;
+        assert_eq!(whole(microseconds), Some(200));
+        assert_eq!((whole(-1.0), whole(f64::NAN), whole(1e11)), (None, None, None));
     }
 
     #[test]

@@ -220,8 +220,13 @@ impl Limit {
         scope <= self.of
     }
 
+    /// Whether its number counts megabits, and not frames.
+    pub fn is_of_megabits(&self) -> bool {
+        self.key.ends_with("-mbit")
+    }
+
     /// The value of its key for what a user writes: a rate as in `xl`, or `none`; a number as it
-    /// is. The result may be invalid.
+    /// is, or for megabits a rate as well. The result may be invalid.
     ///
     /// # Errors
     /// The text is not a rate.
@@ -231,6 +236,9 @@ impl Limit {
             Field::Rate(_) => Ok(Value::Rate(text.parse()?).in_key()),
             Field::Link(_) => {
                 Ok(text.parse().map_or_else(|_| text.to_owned(), |link| Value::Link(link).in_key()))
+            }
+            Field::PerSecond(_) if self.is_of_megabits() => {
+                Ok(megabits(text).map_or_else(|| text.to_owned(), |number| number.to_string()))
             }
             Field::Weight(_) | Field::PerSecond(_) => Ok(text.to_owned()),
         }
@@ -254,6 +262,14 @@ impl Limit {
             Field::PerSecond(of) => of(&mut limits).map(Value::Number),
         }
     }
+}
+
+/// A rate of whole megabits in a second.
+fn megabits(text: &str) -> Option<u128> {
+    const MEGABIT: u128 = 1_000_000;
+    let Rate { bytes, interval_us } = text.parse().ok()?;
+    let bits = u128::from(bytes) * 8 * 1_000_000 / u128::from(interval_us);
+    (bits % MEGABIT == 0).then_some(bits / MEGABIT)
 }
 
 impl Value {
@@ -395,6 +411,17 @@ mod tests {
             assert_eq!(limits.to_string(), format!("{} {shown}", limit.name()));
             assert_eq!(Limit::named(limit.name()).map(|found| found.key), Some(limit.key));
         }
+    }
+
+    #[test]
+    fn megabits_are_a_number_or_a_rate() {
+        let limit = |name: &str| Limit::named(name).expect("it exists");
+        let written =
+            |text: &str| limit("flood-mbit").key_value(text).expect("no rate is asked for");
+        assert_eq!([written("10Mb/s"), written("2Gb/s"), written("7")], ["10", "2000", "7"]);
+        // Left as they are, to be refused.
+        assert_eq!([written("100kb/s"), written("fast")], ["100kb/s", "fast"]);
+        assert_eq!(limit("flood-rate").key_value("10Mb/s").as_deref(), Ok("10Mb/s"));
     }
 
     #[test]

@@ -66,6 +66,8 @@ fn expectation(message: &str) -> Option<String> {
     let quotes = if found.starts_with("string") { " without quotes" } else { "" };
     match expected {
         "i64" => Some(format!("expected a whole number{quotes}")),
+        // With its unit, in quotes, or without.
+        amount if amount.starts_with("a whole number") => Some(format!("expected {amount}")),
         "a boolean" => Some(format!("expected true or false{quotes}")),
         "a string" => Some("expected text in quotes".to_owned()),
         "a sequence" => {

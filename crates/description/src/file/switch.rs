@@ -4,6 +4,7 @@ use ringway_datapath::MulticastRouter;
 use ringway_xenbus::{FloodWish, VifLimits};
 
 use crate::limits::Limited;
+use crate::quantity::Quantity;
 use crate::section::{SwitchSection, UplinkSection};
 use crate::value::{InterfaceName, Within};
 use crate::{FLOOD_MBIT, FLOOD_RATE, GROUPS, GROUPS_PER_VIF, Multicast, Switch, Uplink};
@@ -39,7 +40,7 @@ pub(super) fn switch(section: Limited<SwitchSection>, ports: u16) -> Switch {
         fdb_entries: section.fdb_entries.and_then(Within::get).unwrap_or(4096),
         addresses_per_vif: section.addresses_per_vif.and_then(Within::get).unwrap_or(1),
         locking_mode: section.locking_mode,
-        ageing_seconds: section.ageing_seconds.and_then(Within::get).unwrap_or(300),
+        ageing_seconds: section.ageing_seconds.and_then(Quantity::get).unwrap_or(300),
         limits: VifLimits { flood, ..limits },
         multicast: Multicast {
             is_snooped: section.multicast_snooping,

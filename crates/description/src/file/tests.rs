@@ -572,13 +572,3 @@ fn mistakes_of_the_syntax_are_named_along_with_others() {
     let found = refusal(&format!("[host]\n{many}")).matches("host.toml, line").count();
     assert!((90..=110).contains(&found), "{found}");
 }
-
-#[test]
-fn guests_and_bridges_of_another_toolstack_are_refused() {
-    let xen = Usage { has_toolstack: true, ..Usage::default() };
-    let text = "[[bridge]]\nname = 'b'\n[[guest]]\nname = 'a'\n";
-    let refused = parse("host.toml", text, xen).expect_err("refused");
-    assert_eq!(refused.faults(), 2, "{refused}");
-    assert!(refused.to_string().contains("line 3: the description has a section [[guest]]"));
-    parse("host.toml", "[[vhost]]\nname = 'a'\nsocket = '/a'\n", xen).expect("it is good");
-}

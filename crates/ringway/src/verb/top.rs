@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ringway_sys::poll::wait_readable;
-use ringway_terminal::options::number;
+use ringway_terminal::options::seconds;
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::stop::Stop;
 
@@ -30,7 +30,7 @@ pub(crate) struct Top {
     target: Target,
     /// Seconds between two readings
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
-          value_parser = number::<u8>(1..=60))]
+          value_parser = seconds::<u8>(1..=60))]
     interval: u8,
     /// The column to sort by
     #[arg(long, value_enum, default_value_t = Sort::Vif)]

@@ -61,7 +61,7 @@ enum Verb {
     /// and rate-rx limit what the guest transmits and receives: 100Mb/s, 1MB/s@20ms, or none.
     /// weight, from 1 to 1000, is its share while other vifs have work, too. flood-rate and
     /// flood-mbit limit the frames and megabits per second that it floods; the broadcast, multicast
-    /// and unknown limits are for one kind of these. 0 is no limit.
+    /// and unknown limits are for one kind of these. 0 is no limit; megabits may be a rate: 10Mb/s.
     ///
     /// Rules, from locking-mode on, are those of a description. VLANs, private and the three after
     /// it are for vifs on the switch. mirror makes the vif the output of a mirror: it receives

@@ -15,7 +15,7 @@ use ringway_doctor::changes::plan::Plan;
 use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::changes::{Outcome, undo};
 use ringway_doctor::fact::Host;
-use ringway_terminal::options::number;
+use ringway_terminal::options::seconds;
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::table;
 
@@ -82,7 +82,7 @@ pub(super) struct Apply {
     dry_run: bool,
     /// Revert after this many seconds without `confirm`; 0 keeps the changes at once
     #[arg(long, value_name = "SECONDS", default_value = "120")]
-    #[arg(value_parser = number(0..=86_400_u64))]
+    #[arg(value_parser = seconds(0..=86_400_u64))]
     confirm_within: u64,
     /// Print the changes for another tool without making them
     #[arg(long, value_name = "TOOL")]

@@ -11,7 +11,7 @@ use ringway_doctor::changes::settings::Settings;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Knob, Severity};
 use ringway_doctor::report::Report;
-use ringway_terminal::options::number;
+use ringway_terminal::options::seconds;
 
 use super::known_check;
 
@@ -39,7 +39,7 @@ pub(super) struct Choice {
     #[arg(long)]
     allow_disruptive: bool,
     /// Seconds between the two samples
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds(1..=3600_u64))]
     pub(super) interval: u64,
     /// Also find the longest packet that reaches this host, for D08; may be repeated
     #[arg(long = "path", value_name = "HOST")]

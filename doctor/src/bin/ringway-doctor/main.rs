@@ -28,7 +28,7 @@ use ringway_doctor::fact::Host;
 use ringway_doctor::probe::HOSTS_MAX;
 use ringway_doctor::report::text::{Detail, render};
 use ringway_doctor::report::{Report, Skips, page, schema};
-use ringway_terminal::options::{Common, number};
+use ringway_terminal::options::{Common, seconds};
 use ringway_terminal::output::{OutFile, print, print_json};
 use ringway_terminal::{completions, exit, logging, table};
 use serde::Serialize;
@@ -61,7 +61,7 @@ struct Doctor {
     #[arg(long, value_name = "PATH")]
     root: Option<PathBuf>,
     /// Seconds between the two samples
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds(1..=3600_u64))]
     interval: u64,
     /// Also find the longest packet that reaches this host; may be repeated
     ///
@@ -127,7 +127,7 @@ struct Record {
     /// The tar to write; - for standard output
     file: PathBuf,
     /// Seconds between the two samples
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds(1..=3600_u64))]
     interval: u64,
     /// Also save which packets reach this host, as with `ringway doctor --path`; may be repeated
     #[arg(long = "path", value_name = "HOST")]

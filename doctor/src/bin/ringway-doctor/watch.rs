@@ -15,7 +15,7 @@ use ringway_doctor::collect;
 use ringway_doctor::fact::Host;
 use ringway_doctor::report::Report;
 use ringway_doctor::watch::{Cost, metrics};
-use ringway_terminal::options::number;
+use ringway_terminal::options::seconds;
 use ringway_terminal::output::print;
 use ringway_terminal::stop::Stop;
 use tempfile::{Builder, NamedTempFile};
@@ -50,10 +50,10 @@ pub(super) struct Watch {
     web_config: Option<PathBuf>,
     /// Seconds between two examinations
     #[arg(long, value_name = "SECONDS", default_value = "60")]
-    #[arg(value_parser = number(1..=86_400_u64))]
+    #[arg(value_parser = seconds(1..=86_400_u64))]
     every: u64,
     /// Seconds between the two samples of an examination
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number(1..=3600_u64))]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds(1..=3600_u64))]
     interval: u64,
 }
 

@@ -15,7 +15,7 @@ fn what_cannot_be_run_is_said_before_anything_starts() {
     let cases: [(&[&str], &str); 9] = [
         (&["nothing"], "there is no study `nothing`"),
         (&["nothing.toml"], "cannot read the study nothing.toml: No such file"),
-        (&["transmit", "--max-hours", "0"], "--max-hours 0: expected more than 0"),
+        (&["transmit", "--max-hours", "0"], "expected a number above 0, or a time"),
         (&["transmit", "--quick", "--max-hours", "1"], "cannot be used with"),
         (&["guest-to-guest", "--line-rate", "10G"], "has no wire"),
         (&["transmit", "--line-rate", "fast"], "not a rate"),

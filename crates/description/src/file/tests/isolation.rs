@@ -1,4 +1,5 @@
-//! Descriptions of hosts whose tenants have processes of their own.
+//! Descriptions of hosts whose tenants have processes of their own, or whose guests have another
+//! toolstack.
 
 use super::*;
 
@@ -111,4 +112,14 @@ fn a_vif_that_is_added_beside_tenants_obeys_the_rules_of_the_description() {
         let reason = obstacle(name, keys).expect("an obstacle");
         assert!(reason.contains(part), "{reason}");
     }
+}
+
+#[test]
+fn guests_and_bridges_of_another_toolstack_are_refused() {
+    let xen = Usage { has_toolstack: true, ..Usage::default() };
+    let text = "[[bridge]]\nname = 'b'\n[[guest]]\nname = 'a'\n";
+    let refused = parse("host.toml", text, xen).expect_err("refused");
+    assert_eq!(refused.faults(), 2, "{refused}");
+    assert!(refused.to_string().contains("line 3: the description has a section [[guest]]"));
+    parse("host.toml", "[[vhost]]\nname = 'a'\nsocket = '/a'\n", xen).expect("it is good");
 }
