@@ -21,7 +21,7 @@ use ringway_model::predict::Placed;
 use ringway_model::published::{self, Role};
 use ringway_model::units::{Duration, Rate, Size};
 use ringway_terminal::options::number as count;
-use ringway_terminal::output::{print, print_json};
+use ringway_terminal::output::{OutFile, print, print_json};
 use ringway_terminal::table;
 use serde::Serialize;
 use serde_json::json;
@@ -222,13 +222,14 @@ fn fit(args: &FitArgs) -> Result<()> {
 }
 
 fn predict(args: &PredictArgs) -> Result<()> {
+    let file = args.figure.as_deref().map(OutFile::new).transpose()?;
     let fit = args.known.fit()?;
     let (queues, streams) = (usize::from(args.queues), usize::from(args.streams));
     let placed = if args.evenly { Placed::Evenly } else { Placed::Random };
-    if let Some(file) = &args.figure {
+    if let Some(file) = file {
         let title = format!("What {streams} streams carry, by queues");
         let figure = curve::draw(&title, &steps(args, &fit, placed)?).context("no queues")?;
-        fs::write(file, figure).with_context(|| file.display().to_string())?;
+        file.write(|out| Ok(out.write_all(figure.as_bytes())?))?;
     }
     let found = fit.predict(queues, streams, placed);
     let outcome = &found.outcome;

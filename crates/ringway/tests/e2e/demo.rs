@@ -105,8 +105,10 @@ fn a_demo_without_a_tap_driver_says_so_at_once() {
 #[test]
 fn an_interrupted_demo_leaves_nothing_behind() {
     let Some(_turn) = shared_turn(&["iperf3"]) else { return };
+    let results = tempfile::tempdir().expect("a directory");
     let mut demo = ringway();
-    demo.args(["demo", "--guests", "xen,virtio", "--queues", "2", "--seconds", "600"]);
+    demo.args(["demo", "--guests", "xen,virtio", "--queues", "2", "--seconds", "600", "--json"]);
+    demo.arg(results.path().join("demo.json"));
     let mut demo = Running::start(demo.stderr(Stdio::piped()));
     let said = BufReader::new(demo.0.stderr.take().expect("it was piped"));
     let mut said = said.lines().map_while(Result::ok);
@@ -118,6 +120,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     assert!(said.any(|line| line.contains("ended before it was finished")));
     assert!(!demo.wait("the demo", SOON).success());
     assert!(!place.exists());
+    assert_eq!(fs::read_dir(results.path()).expect("it is there").count(), 0);
     let place = place.display().to_string();
     wait_for("all that it had started to end", SOON, || {
         let processes = fs::read_dir("/proc").expect("it is there").flatten();

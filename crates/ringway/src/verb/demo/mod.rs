@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use leftovers::Before;
-use report::{CpuReport, Report};
+use report::{CpuReport, Json, Report};
 use ringway_control::{
     BackendRequest, BackendStatus, GuestRequest, GuestStatus, RunDir, send_request,
 };
 use ringway_steering::placement::{split_of, spread};
 use ringway_sys::poll::wait_readable;
-use ringway_terminal::options::{Common, number};
+use ringway_terminal::options::{Common, number, seconds};
 use ringway_terminal::stop::Stop;
 
 use crate::host::{Process, ProcessRecord, read_state};
@@ -70,7 +70,7 @@ pub(crate) struct Demo {
     streams: Option<u16>,
     /// Seconds of traffic in each direction
     #[arg(long, value_name = "SECONDS", default_value_t = 3,
-          value_parser = number::<u32>(1..=3600))]
+          value_parser = seconds::<u32>(1..=3600))]
     seconds: u32,
     /// Write the results as JSON to this file; - for standard output
     #[arg(long, value_name = "FILE")]
@@ -110,10 +110,7 @@ pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
     };
     say(format_args!("ringway {}, {PROFILE} build{caution}", env!("CARGO_PKG_VERSION")));
     iperf::require()?;
-    // Checked first: to find an unwritable file after the measurement would waste it.
-    if let Some(file) = args.json.as_deref().filter(|file| *file != Path::new("-")) {
-        fs::write(file, "").with_context(|| format!("--json {}", file.display()))?;
-    }
+    let json = Json::to(args.json.as_deref())?;
     let stop = Stop::on_signals()?;
     let before = Before::read()?;
     let place = std::env::temp_dir().join(format!("ringway-demo-{}", std::process::id()));
@@ -128,7 +125,7 @@ pub(crate) fn run(args: &Demo, common: &Common) -> Result<ExitCode> {
     };
     report.leftovers = before.leftovers(&place, &processes)?;
     let is_clean = report.leftovers.is_empty();
-    report.print(args.json.as_deref())?;
+    report.print(json)?;
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,18 +1,36 @@
 //! The results of a demonstration. The JSON names are fixed: scripts depend on them.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use ringway_control::{BackendStatus, GuestStatus, QueueStatus};
 use ringway_stats::float;
-use ringway_terminal::output::print;
+use ringway_terminal::output::{OutFile, print};
 use ringway_terminal::table;
 use serde::Serialize;
 
 use super::Demo;
 use crate::cells;
+
+/// Where results go as JSON.
+pub(super) enum Json<'a> {
+    Nowhere,
+    /// To standard output, instead of the tables.
+    Output,
+    File(OutFile<'a>),
+}
+
+impl Json<'_> {
+    /// What `--json` says. A file that cannot be written is an error before the measurement.
+    pub(super) fn to(path: Option<&Path>) -> Result<Json<'_>> {
+        match path {
+            None => Ok(Json::Nowhere),
+            Some(path) if path == Path::new("-") => Ok(Json::Output),
+            Some(path) => OutFile::new(path).context("--json").map(Json::File),
+        }
+    }
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -118,16 +136,15 @@ impl Report {
         }
     }
 
-    pub(super) fn print(&self, json: Option<&Path>) -> Result<()> {
-        let text = serde_json::to_string_pretty(self)?;
+    pub(super) fn print(&self, json: Json<'_>) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
         match json {
-            Some(file) if file == Path::new("-") => print(&(text + "\n"))?,
-            Some(file) => {
-                fs::write(file, text + "\n")
-                    .with_context(|| format!("--json {}", file.display()))?;
+            Json::Output => print(&text)?,
+            Json::File(file) => {
+                file.write(|out| Ok(out.write_all(text.as_bytes())?))?;
                 print(&self.for_people())?;
             }
-            None => print(&self.for_people())?,
+            Json::Nowhere => print(&self.for_people())?,
         }
         for leftover in &self.leftovers {
             eprintln!("ringway: left behind: {leftover}");
