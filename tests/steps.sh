@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The functions that scenarios on whole systems have in common: results, waiting, and the execution of a page
-# for administrators. Read by tests/xen/lib.sh and tests/virtio/service.d/administrator.sh, which define `fail`, `state` (a
+# for administrators. Read by tests/xen/lib.sh, tests/virtio/service.d/administrator.sh and tests/first-steps.sh, which define `fail`, `state` (a
 # directory), `page` (a file) and PATIENCE (limits last this many times as long).
 
 say() {

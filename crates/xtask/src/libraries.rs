@@ -1,11 +1,13 @@
 //! The crates from which others build guests and unikernels: checks what those users rely on.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{report, run};
+use crate::{page, report, run};
 
 /// Crates for other projects.
 pub(crate) const CRATES: [&str; 5] = ["wire", "ring", "steering", "xenbus", "netfront"];
@@ -14,12 +16,36 @@ pub(crate) const BARE: [&str; 4] = ["wire", "ring", "steering", "xenbus"];
 /// Machines without an operating system: a standard library does not exist for them.
 const TARGETS: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
 
+const PAGE: &str = "docs/libraries.md";
+/// Where a copy of the example is built.
+const TARGET: &str = "target/libraries";
+
 /// What CI does.
 pub(crate) fn ci(root: &Path) -> Result<()> {
     for target in TARGETS {
         bare_metal(root, target)?;
     }
     documents(root)
+}
+
+/// Follows docs/libraries.md beside the tree and outside of its workspace: a copy of the example
+/// builds with the manifest that the page shows.
+pub(crate) fn outside(root: &Path) -> Result<()> {
+    let text = fs::read_to_string(root.join(PAGE)).context(PAGE)?;
+    let block = |name| page::block(&text, name).with_context(|| format!("{PAGE}: no {name}"));
+    let folder = tempfile::tempdir()?;
+    symlink(root, folder.path().join("ringway"))?;
+    let mut copy = Command::new("sh");
+    copy.args(["-e", "-c"]).arg(block("copy")?).current_dir(folder.path());
+    ensure!(copy.status().context("sh")?.success(), "{PAGE}: copy");
+    let guest = folder.path().join("my-guest");
+    fs::write(guest.join("Cargo.toml"), block("manifest")?)?;
+    println!("{PAGE}: cargo build");
+    let mut build = Command::new(run::this_cargo());
+    // With what the tree's own build has fetched.
+    build.args(["build", "--quiet", "--offline", "--target-dir"]).arg(root.join(TARGET));
+    ensure!(build.current_dir(&guest).status().context("cargo")?.success(), "{PAGE}: build");
+    Ok(())
 }
 
 /// Builds the crates that need no operating system for a target without one.
@@ -53,6 +79,21 @@ fn packages(crates: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_has_the_manifest_of_a_copy_of_the_example() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = fs::read_to_string(root.join(PAGE)).expect("it is there");
+        let manifest = page::block(&page, "manifest").expect("it is shown");
+        let example =
+            fs::read_to_string(root.join("crates/unikernel/Cargo.toml")).expect("it is there");
+        let [shown, example] = [manifest, example].map(|text| {
+            let manifest: toml::Table = text.parse().expect("TOML");
+            let needed = manifest["dependencies"].as_table().expect("a section");
+            needed.keys().cloned().collect::<Vec<String>>()
+        });
+        assert_eq!(shown, example);
+    }
 
     #[test]
     fn the_page_has_every_crate_that_a_copy_of_the_example_needs() {

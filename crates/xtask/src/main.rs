@@ -78,8 +78,8 @@ usage: cargo xtask VERB
          docs/sources.toml, and that documents have the numbers of the doctor's fixtures
   book   builds the documents as a book, in target/book; needs mdBook
   figures  draws the figures in docs/figures; needs Graphviz
-  libraries  builds the public crates for targets without an operating system, and
-         their documentation without warnings
+  libraries  builds the public crates for targets without an operating system, their
+         documentation without warnings, and a copy of the example by docs/libraries.md
   semver [REVISION]: checks that no change of the public crates since that revision
          breaks users, except those that data/semver.toml lists; needs cargo-semver-checks
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
@@ -112,7 +112,7 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("words") => words::lower(root, &Tree::read(root)?),
         Some("book") => book::build(root),
         Some("figures") => figures::draw(root, &Tree::read(root)?),
-        Some("libraries") => libraries::ci(root),
+        Some("libraries") => libraries::ci(root).and_then(|()| libraries::outside(root)),
         Some("semver") => semver::check(root, std::env::args().nth(2).as_deref()),
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
         Some("deb") => {
@@ -169,6 +169,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("interleavings", || run::more_interleavings(root));
     steps.run("worlds", || run::worlds(root, run::SEEDS_OF_NIGHTLY));
     steps.run("public crates", || libraries::ci(root));
+    steps.run("docs/libraries.md executed", || libraries::outside(root));
     steps.run("release build", || run::build(root));
     steps.run("hostile guests", || run::hostile(root));
     steps.run("Debian packages", || package(root));

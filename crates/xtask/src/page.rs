@@ -1,5 +1,6 @@
-//! Checks the pages for administrators: of `docs/xen.md`, `tests/xen` runs each code block, or the
-//! block states why not; of `docs/virtio.md`, `tests/virtio` runs the service.
+//! Checks the pages whose blocks of code are run: of `docs/xen.md`, `tests/xen` runs each, or the
+//! block states why not; of `docs/virtio.md`, `tests/virtio` runs the service; of
+//! `docs/first-steps.md`, `tests/first-steps.sh` runs each, in an e2e test.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +15,26 @@ struct Page {
     section: Option<&'static str>,
 }
 
-const PAGES: [Page; 2] = [
+const PAGES: [Page; 3] = [
     Page { path: "docs/xen.md", scenarios: "tests/xen/", section: None },
     Page { path: "docs/virtio.md", scenarios: "tests/virtio/", section: Some("## As a service") },
+    Page { path: "docs/first-steps.md", scenarios: "tests/first-steps.sh", section: None },
 ];
 /// On a line of its own before a block: the name by which a scenario runs it.
 const RUN: &str = "<!-- run: ";
 /// Before a block that no scenario runs: the reason.
 const NOT_RUN: &str = "<!-- not run here: ";
 const END: &str = " -->";
+/// The text of a page's block with a name, without its indentation.
+pub(crate) fn block(page: &str, name: &str) -> Option<String> {
+    let mark = format!("{RUN}{name}{END}");
+    let lines = page.lines().skip_while(|line| **line != mark).skip(1);
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    let text: String =
+        lines.map(|line| line.get(4..).unwrap_or_default().to_owned() + "\n").collect();
+    Some(text).filter(|text| !text.trim().is_empty())
+}
+
 /// How scenarios name a block: functions of `tests/steps.sh`.
 const CALLS: [&str; 2] = ["page ", "page_text "];
 
@@ -165,6 +177,13 @@ mod tests {
     fn a_name_without_a_block_or_a_scenario_is_found() {
         let found = findings("<!-- run: a -->\n\n    apt\n", "page b\n");
         assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn a_block_ends_where_text_begins() {
+        let page = "a\n\n<!-- run: x -->\n\n    b\n\n      c\n\nd\n\n    e\n";
+        assert_eq!(block(page, "x").as_deref(), Some("\nb\n\n  c\n\n"));
+        assert_eq!((block(page, "y"), block("<!-- run: x -->\n\nd\n", "x")), (None, None));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod descriptions;
 mod devices;
 mod discovered;
 mod dpdk;
+mod first_steps;
 mod gathered;
 mod greedy;
 mod guests;
