@@ -4,11 +4,11 @@
 mod model;
 
 use std::fs;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
+use ringway_e2e::browser::{Browser, Scheme};
+use ringway_e2e::say;
 use ringway_lab::analysis::{Analysis, forecast};
 use ringway_lab::plan::Plan;
 use ringway_lab::record::{Disturbance, Records};
@@ -16,10 +16,7 @@ use ringway_lab::study::{Study, Subject, ids, shipped};
 use ringway_lab::value::Cell;
 use ringway_lab::{assert, compare, report};
 use ringway_model::fit::Fit;
-use serde_json::Value;
-
-/// A browser that has not started by then never will.
-const PATIENCE: Duration = Duration::from_secs(60);
+use serde_json::{Value, json};
 
 /// A shipped study with fewer repeats.
 fn short(id: &str, repeats: u32) -> Study {
@@ -359,26 +356,32 @@ fn what_records_say_is_escaped() {
 
 #[test]
 fn a_browser_shows_the_page_without_complaint() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = Browser::find() else { return };
     for id in ["transmit", "latency", "placement", "workers", "network-node", "scenarios"] {
         let (_temporary, dir, _) = reported(&short(id, 10), 2);
         let page = fs::read_to_string(dir.join("report.html")).expect(id);
-        for width in [1200, 360] {
-            let found = probe(browser, &page, width);
-            assert_eq!(found, Ok("missing 0, hidden 0, overflow 0".to_owned()), "{id} at {width}");
+        for (width, scheme) in [(1200, Scheme::Light), (390, Scheme::Dark), (360, Scheme::Light)] {
+            let found = browser.look(&page, width, scheme);
+            assert_eq!(found, Ok(sound(scheme)), "{id} at {width}");
         }
     }
 }
 
+/// What a browser finds of a page without a fault.
+fn sound(scheme: Scheme) -> Value {
+    let dark = scheme == Scheme::Dark;
+    json!({ "dark": dark, "missing": 0, "hidden": 0, "overflow": 0, "faint": [] })
+}
+
 #[test]
 fn a_report_is_whole_in_print() {
-    let (Some(browser), true) = (browser(), has_poppler()) else { return };
+    let (Some(browser), true) = (Browser::find(), has_poppler()) else { return };
     for id in ["transmit", "latency", "network-node"] {
         let (_temporary, dir, records) = reported(&short(id, 5), 2);
         let page = dir.join("report.html");
         let html = fs::read_to_string(&page).expect(id);
         assert!(!html.contains("<details"), "{id}: what is folded is not printed");
-        let printed = print(browser, &page);
+        let printed = print(&browser, &page);
         let squeezed = printed.text.split_whitespace().collect::<Vec<_>>().join(" ");
         for figure in &records.study.figure {
             assert!(squeezed.contains(&figure.title), "{id}: no {}", figure.title);
@@ -398,13 +401,13 @@ fn a_report_is_whole_in_print() {
 
 #[test]
 fn what_is_cut_off_in_print_is_found() {
-    let (Some(browser), true) = (browser(), has_poppler()) else { return };
+    let (Some(browser), true) = (Browser::find(), has_poppler()) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let page = dir.path().join("page.html");
     let html =
         "<style>@page { size: A4 }</style><p style='position: absolute; left: 205mm'>cut</p>";
     fs::write(&page, html).expect("it has room");
-    assert_eq!(print(browser, &page).outside, ["cut"]);
+    assert_eq!(print(&browser, &page).outside, ["cut"]);
 }
 
 /// A page on paper.
@@ -419,14 +422,10 @@ struct Printed {
 /// The width of the unprintable margin in points: 10 mm.
 const MARGIN: f64 = 28.3;
 
-fn print(browser: &str, page: &Path) -> Printed {
+fn print(browser: &Browser, page: &Path) -> Printed {
     let dir = tempfile::tempdir().expect("a directory");
     let pdf = dir.path().join("report.pdf");
-    run_browser(
-        browser,
-        &["--no-pdf-header-footer", &format!("--print-to-pdf={}", pdf.display())],
-        page,
-    );
+    browser.print(page, &pdf);
     let printed = |program: &str, words: &[&str]| {
         let output = Command::new(program).args(words).arg(&pdf).arg("-").output();
         String::from_utf8_lossy(&output.expect("it is installed").stdout).into_owned()
@@ -459,7 +458,7 @@ fn print(browser: &str, page: &Path) -> Printed {
 fn has_poppler() -> bool {
     let found = Command::new("pdftotext").arg("-v").stderr(Stdio::null()).status().is_ok();
     if !found {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: no pdftotext: install poppler-utils");
+        say("SKIPPED: no pdftotext: install poppler-utils");
     }
     found
 }
@@ -492,103 +491,16 @@ const OTHER_COLOURS: [&str; 4] = ["#1f6fb2", "#3aa76d", "#5e2a84", "#e39a23"];
 
 #[test]
 fn a_browser_complains_about_a_page_that_is_broken() {
-    let Some(browser) = browser() else { return };
-    let seen = |page: &str| probe(browser, page, 390);
-    assert!(seen("<img src='file:///missing.png'>").is_ok_and(|found| found.contains("missing 1")));
-    assert!(
-        seen("<div style='width: 900px'>.</div>").is_ok_and(|found| found.contains("overflow 1"))
-    );
-    assert!(seen("<figure></figure>").is_ok_and(|found| found.contains("hidden 1")));
+    let Some(browser) = Browser::find() else { return };
+    let seen = |page: &str| browser.look(page, 390, Scheme::Light);
+    let found = |page: &str, what: &str| seen(page).expect("it is shown")[what].clone();
+    assert_eq!(found("<img src='file:///missing.png'>", "missing"), 1);
+    assert_eq!(found("<figure></figure>", "hidden"), 1);
+    let wide = found("<div style='width: 900px'>.</div>", "overflow");
+    assert!(wide.as_u64().is_some_and(|pixels| pixels >= 510), "{wide}");
+    let grey = "<p style='background: #888; color: #999'>a<p style='color: #767676'>b";
+    assert_eq!(found(grey, "faint"), json!(["1.2 a"]));
+    let drawn = "<svg><rect fill='#888'/><text fill='#999'>a</text></svg>";
+    assert_eq!(found(drawn, "faint"), json!(["1.2 a"]));
     assert!(seen("<script>nothing.here()</script>").is_err());
-}
-
-/// What is wrong with a page in a window of a given width, or the browser's errors.
-fn probe(browser: &str, page: &str, width: u32) -> Result<String, String> {
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("probe.html");
-    let page = page.replace('&', "&amp;").replace('"', "&quot;");
-    let probe = PROBE.replace("WIDTH", &width.to_string()).replace("PAGE", &page);
-    fs::write(&file, probe).expect("it has room");
-    let (dom, log) = browse(browser, &file);
-    let complaints: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
-    if !complaints.is_empty() {
-        return Err(complaints.join("\n"));
-    }
-    let found = dom.split("<pre id=\"found\">").nth(1).and_then(|rest| rest.split("</pre>").next());
-    found.map(str::to_owned).ok_or_else(|| format!("no page: {log}"))
-}
-
-/// A page in a frame, because browser windows cannot be as narrow as a phone's. It counts images
-/// and figures that are not shown, and checks whether the page is wider than the frame.
-const PROBE: &str = r#"<!DOCTYPE html><pre id="found"></pre>
-<iframe style="width: WIDTHpx; height: 4000px; border: 0" srcdoc="PAGE"></iframe><script>
-  addEventListener("load", () => {
-    const page = document.querySelector("iframe").contentDocument;
-    const missing = [...page.images].filter(image => image.naturalWidth === 0).length;
-    const is_seen = svg => svg.getBoundingClientRect().height > 100;
-    const figures = [...page.querySelectorAll("figure")];
-    const hidden = figures.filter(one => ![...one.querySelectorAll("svg")].some(is_seen)).length;
-    const overflow = page.documentElement.scrollWidth > WIDTH ? 1 : 0;
-    document.getElementById("found").textContent =
-      `missing ${missing}, hidden ${hidden}, overflow ${overflow}`;
-  });
-</script>"#;
-
-/// The browser to use. If no browser is installed, it prints a note that bypasses the test
-/// harness's capture, so that it is visible.
-fn browser() -> Option<&'static str> {
-    if std::env::var_os("RINGWAY_NIGHTLY").is_none() {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        let _ = writeln!(std::io::stderr(), "NIGHTLY: {test}: a browser draws reports");
-        return None;
-    }
-    let found = installed();
-    if found.is_none() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: no browser for the page: install chromium");
-    }
-    found
-}
-
-fn installed() -> Option<&'static str> {
-    ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
-        let version = Command::new(name).arg("--version").stdout(Stdio::null()).status();
-        !matches!(version, Err(error) if error.kind() == ErrorKind::NotFound)
-    })
-}
-
-/// The page's DOM after loading, and the browser's log.
-fn browse(browser: &str, page: &Path) -> (String, String) {
-    run_browser(browser, &["--enable-logging=stderr", "--dump-dom"], page)
-}
-
-/// What a browser prints on its two outputs.
-fn run_browser(browser: &str, words: &[&str], page: &Path) -> (String, String) {
-    let profile = tempfile::tempdir().expect("a directory");
-    let mut child = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .args(words)
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg("--window-size=1300,900")
-        .arg(format!("file://{}", page.display()))
-        .stdin(Stdio::null())
-        .stdout(fs::File::create(profile.path().join("dom")).expect("it has room"))
-        .stderr(fs::File::create(profile.path().join("log")).expect("it has room"))
-        .spawn()
-        .expect("it was there a moment ago");
-    let start = Instant::now();
-    while child.try_wait().expect("it is ours").is_none() {
-        if start.elapsed() > PATIENCE {
-            child.kill().expect("it is ours");
-            child.wait().expect("it is ours");
-            panic!("the browser does not end");
-        }
-        // waits: looks again until the browser ends
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let read = |name| {
-        let bytes = fs::read(profile.path().join(name)).expect("the file is open for it");
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    (read("dom"), read("log"))
 }

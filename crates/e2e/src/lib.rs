@@ -14,6 +14,7 @@
 //!
 //! If in doubt, a new test takes a `shared_turn`.
 
+pub mod browser;
 pub mod host;
 pub mod machine;
 pub mod pair;
