@@ -19,10 +19,10 @@ use ringway_model::fit::{Data, Fit, Point};
 use ringway_model::line::Line;
 use ringway_model::predict::Placed;
 use ringway_model::published::{self, Role};
-use ringway_model::units::{Duration, Rate, Size};
 use ringway_terminal::options::number as count;
 use ringway_terminal::output::{OutFile, print, print_json};
 use ringway_terminal::table;
+use ringway_units::{Duration, Rate, Size};
 use serde::Serialize;
 use serde_json::json;
 

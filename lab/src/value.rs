@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use ringway_model::units::Rate;
+use ringway_units::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::word::{

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use ringway_model::units::{Duration, Rate, Size, whole};
+use ringway_units::{Duration, Rate, Size, whole};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
 /// The unit that a key counts.

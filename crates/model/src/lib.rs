@@ -7,7 +7,7 @@
 //! finds these parameters in measurements, and [`plan`] what a target needs. [`fill`] shares queues
 //! among flows of different rates. [`published`] compares the model with its sources.
 //!
-//! Rates are in bit/s, sizes in bytes, times in seconds; [`units`] reads them from text.
+//! Rates are in bit/s, sizes in bytes, times in seconds.
 
 pub mod closed;
 pub mod contention;
@@ -20,4 +20,3 @@ pub mod plan;
 pub mod predict;
 pub mod published;
 mod search;
-pub mod units;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use clap::Args;
-use ringway_model::units::{Duration, whole};
+use ringway_units::{Duration, whole};
 use tracing::level_filters::LevelFilter;
 
 /// The variable of the environment that stands for `--log-level`.

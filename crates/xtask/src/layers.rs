@@ -14,7 +14,7 @@ use crate::part::Part;
 
 /// The crates of each layer, the bottom first.
 const LAYERS: [&[&str]; 9] = [
-    &["wire", "sources", "stats"],
+    &["wire", "sources", "stats", "units"],
     &["sys", "datapath", "confine", "model"],
     &[
         "hypervisor",

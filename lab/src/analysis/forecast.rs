@@ -11,8 +11,8 @@ use ringway_model::fit::{Data, Fit, Point};
 use ringway_model::line::{Line, Tunnel};
 use ringway_model::placement::Split;
 use ringway_model::predict::{Placed, Window, ways};
-use ringway_model::units::{Duration, Rate, Size};
 use ringway_stats::Summary;
+use ringway_units::{Duration, Rate, Size};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 

@@ -8,9 +8,9 @@ use ringway_lab::record::Records;
 use ringway_lab::value::Cell;
 use ringway_model::line::Line;
 use ringway_model::plan::{self, Target};
-use ringway_model::units::{Rate, Size};
 use ringway_terminal::options::number as count;
 use ringway_terminal::output::{print, print_json};
+use ringway_units::{Rate, Size};
 use serde::Serialize;
 use serde_json::json;
 

@@ -3,10 +3,10 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use ringway_lab::analysis::forecast::show;
-use ringway_model::units::Rate;
 use ringway_terminal::options::number as count;
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::table;
+use ringway_units::Rate;
 use serde_json::json;
 
 use super::Known;
