@@ -73,6 +73,7 @@ struct State<W> {
     refusal: Option<u32>,
     has_refused: bool,
     version: u64,
+    opened: u64,
 }
 
 struct SimLink<W> {
@@ -119,6 +120,7 @@ impl<W: Wire> SimKernel<W> {
             refusal: None,
             has_refused: false,
             version: 0,
+            opened: 0,
         })))
     }
 
@@ -146,6 +148,11 @@ impl<W: Wire> SimKernel<W> {
     /// Counts changes of links, and refusals.
     pub fn version(&self) -> u64 {
         self.0.borrow().version
+    }
+
+    /// Counts how often processes have opened TAP devices, new ones and others.
+    pub fn opened(&self) -> u64 {
+        self.0.borrow().opened
     }
 
     /// Adds a bridge, which is up.
@@ -450,6 +457,7 @@ impl<W: Wire> Kernel for SimKernel<W> {
         };
         let Some(link) = state.links.get_mut(&index) else { return Err(missing(name)) };
         link.files += 1;
+        state.opened += 1;
         link.wire.iter().for_each(|wire| wire.enable(queues));
         let (kernel, name) = (self.clone(), name.to_owned());
         Ok(SimTap(Rc::new(OpenTap { kernel, index, name, queues })))

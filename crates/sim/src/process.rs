@@ -487,7 +487,8 @@ impl Process {
         }
         let place = plane.choices.pick(&places);
         self.unfinished.remove(&place);
-        let (was_to_refuse, before) = (self.kernel.will_refuse(), self.kernel.version());
+        let was_to_refuse = self.kernel.will_refuse();
+        let before = (self.kernel.version(), self.kernel.opened());
         let Process { host, store, hypervisor, devices, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let more = host.turn_virtio(place, now, &mut parts).expect("a source never ends");
@@ -495,11 +496,12 @@ impl Process {
         let is_unattached =
             self.host.virtio().nth(place).is_some_and(|vif| vif.why_unattached().is_some());
         if is_unattached && was_to_refuse == self.kernel.will_refuse() {
-            // An attempt that fails leaves the kernel as it was, so the others' would fail, too.
-            self.missed.insert(place, before);
-            let after = self.kernel.version();
-            let same = self.missed.values_mut().filter(|version| **version == before);
-            same.for_each(|version| *version = after);
+            // It is repeated every few seconds.
+            if before != (self.kernel.version(), self.kernel.opened()) {
+                let found = format!("virtio vif {place} disturbs links as it waits for its bridge");
+                plane.flaw.get_or_insert_with(|| Flaw::new(Rule::Rest, found));
+            }
+            self.missed.insert(place, before.0);
         }
         if plane.canary == Some(Canary::LeftPairs) {
             let virtio =

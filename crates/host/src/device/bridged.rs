@@ -43,6 +43,16 @@ pub struct Bridged {
     pub low_mtu: LowMtu,
 }
 
+/// What has to change of a device that is taken over.
+#[derive(Clone, Copy)]
+enum Update {
+    Nothing,
+    /// It gets this MTU.
+    Mtu(u32),
+    /// It is put on the bridge with this index, with this MTU.
+    Join(u32, u32),
+}
+
 impl Bridged {
     pub(super) fn open<K: Kernel>(
         &self,
@@ -69,8 +79,10 @@ impl Bridged {
                 (tap, Some(applied))
             }
             (Some(found), _) => {
+                // First: an attempt that fails is repeated, and must not disturb the device.
+                let update = self.plan(net, &found, noted.as_ref())?;
                 let (tap, found) = take_over(net, &note, found, self.queues)?;
-                (tap, self.update(net, &found, noted)?)
+                (tap, self.update(net, &found, noted, update)?)
             }
             (None, _) => {
                 log_deleted(&self.name, before.as_ref());
@@ -101,7 +113,7 @@ impl Bridged {
         let tap = self.make_unattached(net, note, self.mtu_on(&bridge)?)?;
         net.set(&self.name, &[LinkSetting::Master(&self.bridge), LinkSetting::Up])?;
         let index = net.link(&self.name)?.index;
-        Ok((tap, Some(self.applied(index, &bridge))))
+        Ok((tap, Some(self.applied(index, bridge.index))))
     }
 
     /// A device that Open vSwitch gets as a port once its guest has connected. Its MTU changes
@@ -189,45 +201,53 @@ impl Bridged {
         Ok(Some(Applied { mtu, ..noted }))
     }
 
+    /// What has to change of a device that is found, with what was applied to it before.
+    fn plan(
+        &self,
+        net: &mut impl Kernel,
+        found: &Link,
+        before: Option<&Applied>,
+    ) -> io::Result<Update> {
+        let Some(before) = before else { return Ok(Update::Nothing) };
+        let is_other = before.bridge.as_ref().is_none_or(|put_on| put_on.0 != self.bridge);
+        // If its bridge exists, an administrator has taken it off.
+        let is_lost = home(net, found, Some(before))?
+            .is_some_and(|home| found.master.is_none() && home.0 == self.bridge);
+        if !is_other && !is_lost && before.mtu == self.mtu.map(u32::from) {
+            return Ok(Update::Nothing);
+        }
+        let bridge = self.bridge_link(net)?;
+        let mtu = self.mtu_on(&bridge)?;
+        Ok(if is_other || is_lost { Update::Join(bridge.index, mtu) } else { Update::Mtu(mtu) })
+    }
+
     /// Applies to a device that was taken over what has changed in the description.
     fn update(
         &self,
         net: &mut impl Kernel,
         found: &Link,
         before: Option<Applied>,
+        update: Update,
     ) -> io::Result<Option<Applied>> {
         net.set(&found.name, &[GSO_MAX])?;
-        let Some(before) = before else {
-            self.log_place(net, found);
-            return Ok(None);
-        };
-        let is_other = before.bridge.as_ref().is_none_or(|put_on| put_on.0 != self.bridge);
-        // If its bridge exists, an administrator has taken it off.
-        let is_lost = home(net, found, Some(&before))?
-            .is_some_and(|home| found.master.is_none() && home.0 == self.bridge);
-        if is_other || is_lost {
-            let bridge = self.bridge_link(net)?;
-            let mtu = self.mtu_on(&bridge)?;
-            net.set(&found.name, &[LinkSetting::Mtu(mtu)])?;
-            net.set(&found.name, &[LinkSetting::Master(&self.bridge)])?;
-            tracing::info!(name = found.name, bridge = self.bridge, "is put on its bridge again");
-            return Ok(Some(self.applied(found.index, &bridge)));
+        match update {
+            Update::Nothing => {}
+            Update::Mtu(mtu) => net.set(&found.name, &[LinkSetting::Mtu(mtu)])?,
+            Update::Join(bridge, mtu) => {
+                net.set(&found.name, &[LinkSetting::Mtu(mtu)])?;
+                net.set(&found.name, &[LinkSetting::Master(&self.bridge)])?;
+                let (name, bridge_name) = (&found.name, &self.bridge);
+                tracing::info!(name, bridge = bridge_name, "is put on its bridge again");
+                return Ok(Some(self.applied(found.index, bridge)));
+            }
         }
-        if before.mtu != self.mtu.map(u32::from) {
-            let bridge = self.bridge_link(net)?;
-            net.set(&found.name, &[LinkSetting::Mtu(self.mtu_on(&bridge)?)])?;
-        }
-        self.log_place(net, found);
-        Ok(Some(Applied { mtu: self.mtu.map(u32::from), ..before }))
-    }
-
-    /// Says so if an administrator has taken the device from its bridge.
-    fn log_place(&self, net: &mut impl Kernel, found: &Link) {
+        // Says so if an administrator has taken the device from its bridge.
         let bridge = net.link(&self.bridge).ok().map(|bridge| bridge.index);
         if bridge.is_none() || found.master != bridge {
             let (name, bridge) = (&found.name, &self.bridge);
             tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
         }
+        Ok(before.map(|before| Applied { mtu: self.mtu.map(u32::from), ..before }))
     }
 
     fn bridge_link(&self, net: &mut impl Kernel) -> io::Result<Link> {
@@ -256,12 +276,13 @@ impl Bridged {
         Ok(configured.max(bridge.mtu).max(self.mtu_min.into()))
     }
 
-    fn applied(&self, index: u32, bridge: &Link) -> Applied {
+    /// What was applied to the device with this index by putting it on the bridge with that one.
+    fn applied(&self, index: u32, bridge: u32) -> Applied {
         Applied {
             index,
             name: self.name.clone(),
             mtu: self.mtu.map(u32::from),
-            bridge: Some((bridge.name.clone(), bridge.index)),
+            bridge: Some((self.bridge.clone(), bridge)),
             ..Applied::default()
         }
     }

@@ -34,6 +34,29 @@ fn a_name_that_is_free_a_moment_later_is_waited_for() {
 }
 
 #[test]
+fn an_attempt_without_the_bridge_makes_opens_and_changes_nothing() {
+    let mut place = Place::default();
+    let net = place.net.clone();
+    let try_in_vain = |place: &mut Place, wanted: &Bridged| {
+        let before = (net.opened(), net.version());
+        for _ in 0..3 {
+            place.made(wanted).err().expect("there is no bridge");
+        }
+        assert_eq!((net.opened(), net.version()), before);
+    };
+    try_in_vain(&mut place, &bridged("vm1", "br0", None));
+    net.add_bridge("br0").expect("a bridge");
+    drop(place.made(&bridged("vm1", "br0", None)).expect("made"));
+    // The device of an earlier process, which others see.
+    try_in_vain(&mut place, &bridged("vm1", "br1", None));
+    net.remove("br0").expect("it exists");
+    try_in_vain(&mut place, &bridged("vm1", "br0", None));
+    net.add_bridge("br0").expect("a bridge");
+    drop(place.made(&bridged("vm1", "br0", None)).expect("taken over"));
+    assert_eq!(place.master("vm1").as_deref(), Some("br0"));
+}
+
+#[test]
 fn the_next_process_takes_a_device_over_as_it_is() {
     let mut place = Place::with(&["br0", "br1"]);
     let net = place.net.clone();
