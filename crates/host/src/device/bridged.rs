@@ -53,6 +53,9 @@ enum Update {
     Join(u32, u32),
 }
 
+/// The index of no link.
+const NO_INDEX: u32 = 0;
+
 impl Bridged {
     pub(super) fn open<K: Kernel>(
         &self,
@@ -75,8 +78,7 @@ impl Bridged {
             (found, Some((_, Some(bridge)))) => {
                 // A port of a Linux bridge cannot be one of Open vSwitch.
                 found.map_or(Ok(()), |found| net.delete(&found.name))?;
-                let (tap, applied) = self.make_for_ovs(net, &note, bridge)?;
-                (tap, Some(applied))
+                self.make_for_ovs(net, &note, bridge)?
             }
             (Some(found), _) => {
                 // First: an attempt that fails is repeated, and must not disturb the device.
@@ -93,13 +95,11 @@ impl Bridged {
         let link = net.link(tap.name())?;
         let home = match ovs {
             Some(_) => None,
-            None => home(net, &link, applied.as_ref())?,
+            None => home(net, &link, Some(&applied))?,
         };
         // Last: a device that persists has its notes.
         tap.set_persistent(true)?;
-        if let Some(applied) = applied {
-            all.keep(&self.purpose, Applied { home: home.clone(), ..applied }, notes);
-        }
+        all.keep(&self.purpose, Applied { home: home.clone(), ..applied }, notes);
         let mut device = HostDevice::new(tap, self.purpose.clone(), link, self.queues);
         device.attached_to.clone_from(&self.bridge);
         // It is served by now, so nothing refuses it any more.
@@ -108,12 +108,12 @@ impl Bridged {
         Ok(HostDevice { placed, ovs, home, ..device })
     }
 
-    fn make<K: Kernel>(&self, net: &mut K, note: &str) -> io::Result<(K::Tap, Option<Applied>)> {
+    fn make<K: Kernel>(&self, net: &mut K, note: &str) -> io::Result<(K::Tap, Applied)> {
         let bridge = self.bridge_link(net)?;
         let tap = self.make_unattached(net, note, self.mtu_on(&bridge)?)?;
         net.set(&self.name, &[LinkSetting::Master(&self.bridge), LinkSetting::Up])?;
         let index = net.link(&self.name)?.index;
-        Ok((tap, Some(self.applied(index, bridge.index))))
+        Ok((tap, self.applied(index, bridge.index)))
     }
 
     /// A device that Open vSwitch gets as a port once its guest has connected. Its MTU changes
@@ -128,8 +128,7 @@ impl Bridged {
         let tap = self.make_unattached(net, note, mtu)?;
         net.set(&self.name, &[LinkSetting::Up])?;
         let index = net.link(&self.name)?.index;
-        let mtu = self.mtu.map(u32::from);
-        Ok((tap, Applied { index, name: self.name.clone(), mtu, ..Applied::default() }))
+        Ok((tap, self.applied_for_ovs(index)))
     }
 
     fn make_unattached<K: Kernel>(&self, net: &mut K, note: &str, mtu: u32) -> io::Result<K::Tap> {
@@ -191,14 +190,14 @@ impl Bridged {
         net: &mut impl Kernel,
         found: &Link,
         noted: Option<Applied>,
-    ) -> io::Result<Option<Applied>> {
+    ) -> io::Result<Applied> {
         net.set(&found.name, &[GSO_MAX])?;
-        let Some(noted) = noted else { return Ok(None) };
+        let Some(noted) = noted else { return Ok(self.applied_for_ovs(found.index)) };
         let mtu = self.mtu.map(u32::from);
         if let Some(mtu) = mtu.filter(|_| noted.mtu != mtu) {
             net.set(&found.name, &[LinkSetting::Mtu(mtu.max(self.mtu_min.into()))])?;
         }
-        Ok(Some(Applied { mtu, ..noted }))
+        Ok(Applied { mtu, ..noted })
     }
 
     /// What has to change of a device that is found, with what was applied to it before.
@@ -221,14 +220,15 @@ impl Bridged {
         Ok(if is_other || is_lost { Update::Join(bridge.index, mtu) } else { Update::Mtu(mtu) })
     }
 
-    /// Applies to a device that was taken over what has changed in the description.
+    /// Applies to a device that was taken over what has changed in the description. Without notes,
+    /// it counts as made from this description.
     fn update(
         &self,
         net: &mut impl Kernel,
         found: &Link,
         before: Option<Applied>,
         update: Update,
-    ) -> io::Result<Option<Applied>> {
+    ) -> io::Result<Applied> {
         net.set(&found.name, &[GSO_MAX])?;
         match update {
             Update::Nothing => {}
@@ -238,7 +238,7 @@ impl Bridged {
                 net.set(&found.name, &[LinkSetting::Master(&self.bridge)])?;
                 let (name, bridge_name) = (&found.name, &self.bridge);
                 tracing::info!(name, bridge = bridge_name, "is put on its bridge again");
-                return Ok(Some(self.applied(found.index, bridge)));
+                return Ok(self.applied(found.index, bridge));
             }
         }
         // Says so if an administrator has taken the device from its bridge.
@@ -247,7 +247,9 @@ impl Bridged {
             let (name, bridge) = (&found.name, &self.bridge);
             tracing::info!(name, "is not on bridge {bridge}, and stays where it was put");
         }
-        Ok(before.map(|before| Applied { mtu: self.mtu.map(u32::from), ..before }))
+        let before =
+            before.unwrap_or_else(|| self.applied(found.index, bridge.unwrap_or(NO_INDEX)));
+        Ok(Applied { mtu: self.mtu.map(u32::from), ..before })
     }
 
     fn bridge_link(&self, net: &mut impl Kernel) -> io::Result<Link> {
@@ -276,14 +278,14 @@ impl Bridged {
         Ok(configured.max(bridge.mtu).max(self.mtu_min.into()))
     }
 
+    /// What was applied to the device with this index by making it for Open vSwitch.
+    fn applied_for_ovs(&self, index: u32) -> Applied {
+        let mtu = self.mtu.map(u32::from);
+        Applied { index, name: self.name.clone(), mtu, ..Applied::default() }
+    }
+
     /// What was applied to the device with this index by putting it on the bridge with that one.
     fn applied(&self, index: u32, bridge: u32) -> Applied {
-        Applied {
-            index,
-            name: self.name.clone(),
-            mtu: self.mtu.map(u32::from),
-            bridge: Some((self.bridge.clone(), bridge)),
-            ..Applied::default()
-        }
+        Applied { bridge: Some((self.bridge.clone(), bridge)), ..self.applied_for_ovs(index) }
     }
 }

@@ -1,7 +1,7 @@
 //! Devices on bridges.
 
 use ringway_host::{Bridged, Kernel as _, LinkSetting, LowMtu, Notes as _, Tap as _};
-use ringway_sim::PortFlags;
+use ringway_sim::{KeptNotes, PortFlags};
 
 use crate::place::{Device, Place, bridged};
 
@@ -54,6 +54,20 @@ fn an_attempt_without_the_bridge_makes_opens_and_changes_nothing() {
     net.add_bridge("br0").expect("a bridge");
     drop(place.made(&bridged("vm1", "br0", None)).expect("taken over"));
     assert_eq!(place.master("vm1").as_deref(), Some("br0"));
+}
+
+#[test]
+fn a_device_without_a_note_counts_as_made_from_the_description() {
+    let mut place = Place::with(&["br0", "br1", "br2"]);
+    drop(place.made(&bridged("vm1", "br0", None)).expect("made"));
+    let take_over = |place: &mut Place, bridge: &str| {
+        drop(place.made(&bridged("vm1", bridge, None)).expect("taken over"));
+        place.master("vm1")
+    };
+    place.notes = KeptNotes::default();
+    assert_eq!(take_over(&mut place, "br1").as_deref(), Some("br0"), "perhaps it was put there");
+    assert_eq!(take_over(&mut place, "br1").as_deref(), Some("br0"));
+    assert_eq!(take_over(&mut place, "br2").as_deref(), Some("br2"), "the description says so");
 }
 
 #[test]
