@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_host::{Devices, Hosting, MemoryOf, Parts, Shared, World};
+use ringway_host::{Devices, Hosting, MemoryOf, Parts, Retried, Shared, World};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
@@ -26,7 +26,7 @@ pub(crate) struct Machinery<H: Hypervisor> {
     pub(crate) workers: Workers<AnyQueue<H>>,
     /// The network devices of vifs and of the uplink.
     pub(crate) devices: Devices<HostKernel>,
-    pub(crate) notes: NoteFiles,
+    pub(crate) notes: Retried<NoteFiles>,
 }
 
 /// What serves a vif.
@@ -49,7 +49,7 @@ impl<H: Hypervisor> World for Machinery<H> {
     type Store = Socket;
     type Hypervisor = H;
     type Kernel = HostKernel;
-    type Notes = NoteFiles;
+    type Notes = Retried<NoteFiles>;
     type Session = VhostSession<AnyQueue<H>, PassedOn>;
 
     fn vif_queue(

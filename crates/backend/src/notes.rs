@@ -65,10 +65,12 @@ impl Notes for NoteFiles {
 
     fn remove(&mut self, note: &Note) -> io::Result<()> {
         let path = self.path(note);
-        self.lens.remove(note);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => named(&path, removed),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => named(&path, Err(error)),
+            _ => {
+                self.lens.remove(note);
+                Ok(())
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, WorkerStatus,
 };
-use ringway_host::{Devices, QueueDown, Shared};
+use ringway_host::{Devices, QueueDown, Retried, Shared};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
 use ringway_sys::poll::{Source, readable};
@@ -67,7 +67,7 @@ impl<H: Hypervisor> Process<H> {
         let control = ControlServer::start(control)?;
         let reports = Reports::start(config.reports_to.clone())?;
         let (net, links) = net.unzip();
-        let (mut notes, now) = (NoteFiles::new(&config.dir), Instant::now());
+        let (mut notes, now) = (Retried::new(NoteFiles::new(&config.dir)), Instant::now());
         let shared = Shared::new(config.host.clone(), &mut notes, now);
         let (workers, pulse) = (config.workers.clone(), Some(reports.pulse()));
         let workers = Workers::start_watched(workers, reports.roster.clone(), pulse)?;
@@ -117,12 +117,14 @@ impl<H: Hypervisor> Process<H> {
         Ok(true)
     }
 
-    /// Balances load if that is due, and returns when it was.
+    /// Balances load and writes notes that could not be written before, if that is due, and returns
+    /// when it was.
     pub(crate) fn rebalance(&mut self) -> Option<Instant> {
         if self.swept.elapsed() < HOUSEKEEPING {
             return None;
         }
         self.swept = Instant::now();
+        self.machinery.notes.catch_up();
         if let Some(moved) = self.machinery.workers.rebalance() {
             tracing::debug!(?moved, "queue moved to another worker");
         }

@@ -60,7 +60,7 @@ pub use device::{
 pub use host::{Event, Host};
 pub use limited::{Limited, unlimited};
 pub use log::{LeftOut, LogAllowance};
-pub use notes::{Note, Notes, Writer};
+pub use notes::{Note, Notes, Retried, Writer};
 pub use occupants::Occupants;
 pub use ovs_ports::{OvsPorts, PortOrder};
 pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic_line, vif_name};

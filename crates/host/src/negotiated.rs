@@ -23,8 +23,6 @@ const LEN_MAX: u64 = 128; // not a limit: our own note
 pub(crate) struct Floor {
     note: Note,
     noted: Noted,
-    /// Whether it is in the note: there may have been no room for it.
-    is_written: bool,
     /// The process at the other end of the present connection, if it is known.
     front_end: Option<u32>,
 }
@@ -43,7 +41,7 @@ impl Floor {
         let text = String::from_utf8(notes.read(&note, LEN_MAX)).unwrap_or_default();
         let nothing = Noted { negotiated: Negotiated::NONE, front_end: None };
         let noted = Noted::parse(&text).unwrap_or(nothing);
-        Floor { note, noted, is_written: true, front_end: None }
+        Floor { note, noted, front_end: None }
     }
 
     /// The least to offer to the front-end that has connected.
@@ -81,13 +79,11 @@ impl Floor {
         let features = negotiated.features.without(Features::of(&[VHOST_F_LOG_ALL]));
         let negotiated = Negotiated { features, ..negotiated };
         let noted = Noted { negotiated, front_end: self.front_end };
-        if noted == self.noted && self.is_written {
+        if noted == self.noted {
             return Ok(());
         }
         self.noted = noted;
-        let written = notes.write(&self.note, noted.text().as_bytes());
-        self.is_written = written.is_ok();
-        written
+        notes.write(&self.note, noted.text().as_bytes())
     }
 
     /// Forgets it: the vif has ended.
@@ -150,16 +146,6 @@ mod tests {
         last.forget(notes).expect("forgotten");
         last.forget(notes).expect("nothing is left");
         assert_eq!(read(notes).of(Some(71)), Negotiated::NONE);
-    }
-
-    #[test]
-    fn what_a_full_disk_has_refused_is_noted_when_the_front_end_connects_again() {
-        let notes = &mut Kept { is_full: true, ..Kept::default() };
-        let mut floor = Floor::read("vm1", notes);
-        floor.note(USED, notes).expect_err("there is no room");
-        notes.is_full = false;
-        floor.note(USED, notes).expect("noted");
-        assert_eq!(Floor::read("vm1", notes).of(None), USED);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a process leaves for the next one: small texts that outlive it.
 
+use std::collections::BTreeMap;
 use std::io;
 
 /// A text, by what it is about.
@@ -54,10 +55,83 @@ pub trait Notes {
     fn seconds(&self) -> u64;
 }
 
+/// Notes of which what could not be written is written later: a disk that was full may have room
+/// again. What an engine [writes](Notes::writer) is not among it.
+#[derive(Debug)]
+pub struct Retried<N> {
+    notes: N,
+    /// What each note should be that could not be written; `None` if it could not be removed.
+    owed: BTreeMap<Note, Option<Vec<u8>>>,
+}
+
+impl<N: Notes> Retried<N> {
+    /// Nothing is owed yet.
+    pub fn new(notes: N) -> Retried<N> {
+        Retried { notes, owed: BTreeMap::new() }
+    }
+
+    /// Whether a note is not what it should be.
+    pub fn is_owing(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Writes what could not be written before, as far as that is possible now.
+    pub fn catch_up(&mut self) {
+        for (note, content) in std::mem::take(&mut self.owed) {
+            let done = match content {
+                Some(content) => self.write(&note, &content),
+                None => self.remove(&note),
+            };
+            if done.is_ok() {
+                tracing::info!(?note, "the next process will know this after all");
+            }
+        }
+    }
+
+    fn note_outcome(
+        &mut self,
+        note: &Note,
+        content: Option<&[u8]>,
+        outcome: io::Result<()>,
+    ) -> io::Result<()> {
+        match &outcome {
+            Ok(()) => self.owed.remove(note),
+            Err(_) => self.owed.insert(note.clone(), content.map(<[u8]>::to_vec)),
+        };
+        outcome
+    }
+}
+
+impl<N: Notes> Notes for Retried<N> {
+    fn read(&mut self, note: &Note, len_max: u64) -> Vec<u8> {
+        let Some(owed) = self.owed.get(note) else { return self.notes.read(note, len_max) };
+        let mut content = owed.clone().unwrap_or_default();
+        content.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
+        content
+    }
+
+    fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
+        let written = self.notes.write(note, content);
+        self.note_outcome(note, Some(content), written)
+    }
+
+    fn writer(&mut self, note: &Note) -> io::Result<Writer> {
+        self.owed.remove(note);
+        self.notes.writer(note)
+    }
+
+    fn remove(&mut self, note: &Note) -> io::Result<()> {
+        let removed = self.notes.remove(note);
+        self.note_outcome(note, None, removed)
+    }
+
+    fn seconds(&self) -> u64 {
+        self.notes.seconds()
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     /// Notes in memory, and the time. Engines write none.
@@ -67,6 +141,8 @@ pub(crate) mod tests {
         pub(crate) seconds: u64,
         /// Whether there is no room for more.
         pub(crate) is_full: bool,
+        /// Whether nothing can be removed.
+        pub(crate) is_read_only: bool,
     }
 
     impl Notes for Kept {
@@ -93,6 +169,9 @@ pub(crate) mod tests {
         }
 
         fn remove(&mut self, note: &Note) -> io::Result<()> {
+            if self.is_read_only {
+                return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+            }
             self.notes.remove(note);
             Ok(())
         }
@@ -100,5 +179,47 @@ pub(crate) mod tests {
         fn seconds(&self) -> u64 {
             self.seconds
         }
+    }
+
+    #[test]
+    fn what_a_full_disk_refuses_is_read_as_it_should_be_and_written_once_there_is_room() {
+        let mut notes = Retried::new(Kept::default());
+        notes.write(&Note::Devices, b"old").expect("there is room");
+        notes.notes.is_full = true;
+        for content in [&b"new"[..], b"newer"] {
+            notes.write(&Note::Devices, content).expect_err("the disk is full");
+        }
+        notes.write(&Note::Traffic, b"x").expect_err("the disk is full");
+        assert_eq!(notes.read(&Note::Devices, 4), b"newe");
+        notes.catch_up();
+        assert!(notes.is_owing());
+        assert_eq!(notes.notes.read(&Note::Devices, 9), b"old");
+        notes.notes.is_full = false;
+        // This one is written again before its time comes.
+        notes.write(&Note::Traffic, b"later").expect("there is room");
+        notes.catch_up();
+        assert!(!notes.is_owing());
+        assert_eq!(notes.notes.read(&Note::Devices, 9), b"newer");
+        assert_eq!(notes.notes.read(&Note::Traffic, 9), b"later");
+    }
+
+    #[test]
+    fn a_note_that_could_not_be_removed_is_removed_later_unless_an_engine_writes_it_again() {
+        let hashing = Note::Hashing("vif1.0".to_owned());
+        let mut notes = Retried::new(Kept::default());
+        for note in [&Note::Devices, &hashing] {
+            notes.write(note, b"old").expect("there is room");
+        }
+        notes.notes.is_read_only = true;
+        for note in [&Note::Devices, &hashing] {
+            notes.remove(note).expect_err("it cannot be removed");
+            assert_eq!(notes.read(note, 9), b"");
+        }
+        // An engine has this one open, or will say why not.
+        let _ = notes.writer(&hashing);
+        notes.notes.is_read_only = false;
+        notes.catch_up();
+        let left: Vec<&Note> = notes.notes.notes.keys().collect();
+        assert_eq!(left, [&hashing]);
     }
 }

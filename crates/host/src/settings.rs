@@ -78,7 +78,9 @@ impl Settings {
     pub(crate) fn keep(&self, notes: &mut impl Notes) -> Result<(), String> {
         let text = serde_json::to_vec(&self.changes).map_err(io::Error::other);
         let noted = text.and_then(|text| notes.write(&self.note, &text));
-        noted.map_err(|error| format!("done, but lost when the backend restarts: {error}"))
+        noted.map_err(|error| {
+            format!("done, but lost if the backend restarts before this is noted: {error}")
+        })
     }
 
     /// Forgets the changes: the vif has ended.

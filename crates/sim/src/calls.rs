@@ -183,8 +183,8 @@ impl World {
 
     pub(crate) fn ask(&mut self, request: &BackendRequest) -> Checked<Result<CallReply, String>> {
         self.plane.journal.note(|| format!("an administrator calls: {request:?}"));
-        let World { plane, backend, notes, .. } = self;
-        match backend.as_mut().expect("the backend lives").call(request, plane, notes) {
+        let World { plane, backend, .. } = self;
+        match backend.as_mut().expect("the backend lives").call(request, plane) {
             Ok(reply) => Ok(Ok(reply)),
             Err(NotDone::Refused(reason)) => Ok(Err(reason)),
             Err(NotDone::Lost(_)) if !plane.is_alive.get() => Ok(Err(ENDED.to_owned())),

@@ -62,6 +62,8 @@ pub enum Canary {
     LeftPairs,
     /// The notes of vifs that were removed stay.
     LeftNotes,
+    /// A note that found no room is not written again.
+    UnwrittenNotes,
     /// The control plane handles all that has happened in one turn.
     LongTurn,
     /// A vif ends when the description is read again, although that has it.
@@ -72,7 +74,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 31] = [
+    pub const ALL: [Canary; 32] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -101,6 +103,7 @@ impl Canary {
         Canary::RewoundRing,
         Canary::LeftPairs,
         Canary::LeftNotes,
+        Canary::UnwrittenNotes,
         Canary::LongTurn,
         Canary::AbruptReload,
         Canary::BroadReload,

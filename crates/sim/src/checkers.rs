@@ -31,6 +31,7 @@ impl World {
         self.check_ovs(false)?;
         self.explain_virtio()?;
         self.repair()?;
+        self.check_notes()?;
         self.release_quarantined()?;
         self.repair_virtio()?;
         self.reconnect_closed()?;

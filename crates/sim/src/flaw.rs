@@ -45,6 +45,8 @@ pub enum Rule {
     /// A vif over which two processes have panicked is not served until it is released, and says
     /// so.
     Quarantine,
+    /// Once there is room, notes for the next process say what is.
+    Notes,
     /// The reply to a call is true.
     Calls,
     /// A turn of the control plane, between two of which it handles calls, is short.

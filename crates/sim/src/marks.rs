@@ -114,6 +114,8 @@ marks! {
     Quarantined => "vif quarantined",
     /// There was no room for notes.
     DiskFull => "disk full",
+    /// What found no room was noted later.
+    NoteLate => "note written late",
     /// It was killed during an operation that waits for engines.
     BackendKilledMidway => "backend killed midway",
     /// It was killed between writing responses and publishing them.

@@ -1,6 +1,6 @@
 //! What a backend's process leaves for the next one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ pub struct KeptNotes {
     notes: Arc<Mutex<BTreeMap<Note, Vec<u8>>>>,
     /// Whether there is no room for anything more.
     is_full: Arc<AtomicBool>,
-    /// Those that found no room when they were last written. That of devices stays here: a device
-    /// that its process found without a note is in no later one either.
-    stale: Arc<Mutex<BTreeSet<Note>>>,
+    /// Those that found no room when they were last written, and whether that was a write of the
+    /// present process.
+    stale: Arc<Mutex<BTreeMap<Note, bool>>>,
     canary: Option<Canary>,
 }
 
@@ -30,7 +30,7 @@ impl KeptNotes {
     /// Adds a line for a panic, as a process does that ends because of it. Returns whether there
     /// was room.
     pub(crate) fn add_panic(&mut self, vif: &Charged) -> bool {
-        let has_room = !self.is_full.load(Relaxed);
+        let has_room = self.has_room();
         if has_room {
             let line = panic_line(self.seconds(), vif);
             self.all().entry(Note::Panics).or_default().extend(line.into_bytes());
@@ -40,23 +40,43 @@ impl KeptNotes {
 
     /// Whether a note found no room when it was last written.
     pub(crate) fn is_stale(&self, note: &Note) -> bool {
-        self.stale.lock().unwrap_or_else(PoisonError::into_inner).contains(note)
+        self.stale().contains_key(note)
+    }
+
+    /// A process begins: what found no room before, it does not know.
+    pub(crate) fn begin_process(&self) {
+        self.stale().values_mut().for_each(|is_its| *is_its = false);
+    }
+
+    /// The notes of the present process that found no room when they were last written. What a
+    /// guest sets is not among them: it is noted when the guest sets something again.
+    pub(crate) fn unwritten(&self) -> Vec<Note> {
+        let stale = self.stale();
+        let its = stale.iter().filter(|(_, is_its)| **is_its).map(|(note, _)| note);
+        its.filter(|note| !matches!(note, Note::Hashing(_))).cloned().collect()
     }
 
     /// Fills the disk, or frees it again. Returns whether it is full now.
-    pub(crate) fn toggle_room(&mut self) -> bool {
+    pub fn toggle_room(&mut self) -> bool {
         !self.is_full.fetch_not(Relaxed)
+    }
+
+    /// Frees the disk.
+    pub(crate) fn make_room(&self) {
+        self.is_full.store(false, Relaxed);
+    }
+
+    /// Whether there is room.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.is_full.load(Relaxed)
+    }
+
+    fn stale(&self) -> MutexGuard<'_, BTreeMap<Note, bool>> {
+        self.stale.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<Note, Vec<u8>>> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A note is what it should be.
-fn forget(note: &Note, stale: &mut BTreeSet<Note>) {
-    if *note != Note::Devices {
-        stale.remove(note);
     }
 }
 
@@ -68,12 +88,11 @@ impl Notes for KeptNotes {
     }
 
     fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
-        let mut stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_full.load(Relaxed) {
-            stale.insert(note.clone());
+        if !self.has_room() {
+            self.stale().insert(note.clone(), true);
             return Err(io::ErrorKind::StorageFull.into());
         }
-        forget(note, &mut stale);
+        self.stale().remove(note);
         let mut notes = self.all();
         let kept = notes.entry(note.clone()).or_default();
         // It is written in place, and not made shorter.
@@ -89,7 +108,7 @@ impl Notes for KeptNotes {
     }
 
     fn remove(&mut self, note: &Note) -> io::Result<()> {
-        forget(note, &mut self.stale.lock().unwrap_or_else(PoisonError::into_inner));
+        self.stale().remove(note);
         if self.canary != Some(Canary::LeftNotes) {
             self.all().remove(note);
         }

@@ -44,7 +44,7 @@ impl World {
 
     /// Gives the process that asks Open vSwitch a turn. Returns whether it did something.
     pub(crate) fn run_plugger(&mut self) -> Checked<bool> {
-        let World { plane, backend, notes, plugger, .. } = self;
+        let World { plane, backend, plugger, .. } = self;
         // It gets no order before all vifs that exist are served.
         let Some(backend) = backend.as_mut().filter(|backend| backend.has_begun) else {
             return Ok(false);
@@ -58,7 +58,7 @@ impl World {
         }
         for event in events {
             plane.journal.note(|| format!("the plugger reports: {event:?}"));
-            match backend.on(event, plane, notes) {
+            match backend.on(event, plane) {
                 Ok(()) => {}
                 Err(_) if !plane.is_alive.get() => return Ok(true),
                 Err(error) => return Err(lost(&error)),

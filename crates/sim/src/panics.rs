@@ -42,6 +42,21 @@ impl World {
         self.plane.journal.note(|| format!("whether the disk is full: {is_full}"));
     }
 
+    /// Once there is room again, each note is what the process has last said, at the latest when it
+    /// has looked after its notes, which it does from time to time.
+    pub(crate) fn check_notes(&mut self) -> Checked {
+        let World { plane, backend, notes, .. } = self;
+        if plane.choices.is_one_in(2) {
+            notes.make_room();
+        }
+        if !notes.has_room() {
+            return Ok(());
+        }
+        backend.iter_mut().for_each(|backend| backend.catch_up(plane));
+        let left = notes.unwritten();
+        ensure(left.is_empty(), Rule::Notes, || format!("there is room, and not for {left:?}"))
+    }
+
     /// Whether the backend does not serve a guest because of panics.
     pub(crate) fn is_quarantined(&self, guest: usize) -> bool {
         let state = self.backend.as_ref().and_then(|backend| backend.state(&self.name_of(guest)));

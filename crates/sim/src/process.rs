@@ -12,7 +12,7 @@ use ringway_backend::{SessionEvent, VhostSession, VhostVif};
 use ringway_calls::BackendRequest;
 use ringway_host::{
     AddedVirtio, Around, CallReply, Charged, Connection, Devices, Event, EventOf, Followed, Host,
-    HostConfig, Hosting, MemoryOf, NotDone, OtherPort, Parts, Phase, Scope, Session as _,
+    HostConfig, Hosting, MemoryOf, NotDone, OtherPort, Parts, Phase, Retried, Scope, Session as _,
     SessionEventOf, Shared, VifState, VirtioVif, World, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
@@ -33,6 +33,7 @@ use crate::device::Tap;
 use crate::flaw::{Flaw, Rule};
 use crate::kernel::SimKernel;
 use crate::ledger::Owner;
+use crate::marks::Mark;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::port::Port;
@@ -51,7 +52,7 @@ impl World for Simulated {
     type Store = KillableTransport;
     type Hypervisor = WatchedDomain;
     type Kernel = SimKernel<Tap>;
-    type Notes = KeptNotes;
+    type Notes = Retried<KeptNotes>;
     type Session = VhostSession<Port, Source>;
 
     fn vif_queue(
@@ -175,6 +176,7 @@ pub(crate) struct Process {
     pub(crate) requests: Rc<Requests>,
     hypervisor: WatchedDomain,
     devices: Devices<SimKernel<Tap>>,
+    notes: Retried<KeptNotes>,
     /// For what the kernel announces.
     kernel: SimKernel<Tap>,
     /// The version of the kernel that was last announced.
@@ -197,7 +199,7 @@ impl Process {
         store: &LocalStore,
         (hypervisor, kernel): (WatchedDomain, SimKernel<Tap>),
         config: HostConfig,
-        (notes, now): (&mut KeptNotes, Instant),
+        (notes, now): (&KeptNotes, Instant),
         is_alive: Rc<Cell<bool>>,
     ) -> Result<Process, Lost> {
         let transport =
@@ -207,8 +209,10 @@ impl Process {
         let mut store = Client::with_transport(transport);
         watch(&mut store, &Scope::Domain, HOST)?.expect("domain 0 may watch");
         device::remove_stale_errors(&mut store, HOST)?;
-        let host = Host::new(Shared::new(config, notes, now), Scope::Domain);
-        let mut devices = Devices::kept(kernel.clone(), OWNER, notes);
+        notes.begin_process();
+        let mut notes = Retried::new(notes.clone());
+        let host = Host::new(Shared::new(config, &mut notes, now), Scope::Domain);
+        let mut devices = Devices::kept(kernel.clone(), OWNER, &mut notes);
         if let Some(keeper) = devices.keeper() {
             keeper.can_join = true;
         }
@@ -218,6 +222,7 @@ impl Process {
             requests,
             hypervisor,
             devices,
+            notes,
             seen: kernel.version(),
             kernel,
             settled: None,
@@ -278,11 +283,10 @@ impl Process {
     pub(crate) fn act<R>(
         &mut self,
         plane: &mut DataPlane,
-        notes: &mut KeptNotes,
         act: impl FnOnce(&mut Hosting<'_, Simulated>) -> R,
     ) -> R {
         let now = plane.now;
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         act(&mut parts.split(&mut host.shared, now).1)
     }
@@ -292,7 +296,6 @@ impl Process {
         &mut self,
         request: &BackendRequest,
         plane: &mut DataPlane,
-        notes: &mut KeptNotes,
     ) -> Result<CallReply, NotDone> {
         let uplink = uplink_of(plane);
         let around = Around {
@@ -300,41 +303,38 @@ impl Process {
             wall: SystemTime::UNIX_EPOCH,
         };
         let now = plane.now;
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         let parts = &mut Parts { store, engines: plane, hypervisor, devices, notes };
         host.call(request, around, now, parts)
     }
 
     /// Handles one pending event, if there is one, or gives one vif its turn.
-    pub(crate) fn turn(
-        &mut self,
-        plane: &mut DataPlane,
-        notes: &mut KeptNotes,
-    ) -> Result<bool, Lost> {
+    pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
         let before = self.requests.made();
-        let has_run = self.take_turn(plane, notes)?;
-        while plane.canary == Some(Canary::LongTurn) && self.take_turn(plane, notes)? {}
+        let has_run = self.take_turn(plane)?;
+        while plane.canary == Some(Canary::LongTurn) && self.take_turn(plane)? {}
         self.requests.note_turn(before);
         Ok(has_run)
     }
 
-    fn take_turn(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> Result<bool, Lost> {
+    fn take_turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
         let now = plane.now;
         self.host.follow_ports(uplink_of(plane));
         if let Some(down) = self.host.shared.next_report(plane) {
-            self.on(Event::QueueDown(down), plane, notes)?;
+            self.on(Event::QueueDown(down), plane)?;
             return Ok(true);
         }
-        if self.follow_devices(plane, notes) {
+        if self.follow_devices(plane) {
             return Ok(true);
         }
-        if self.turn_virtio(plane, notes) {
+        if self.turn_virtio(plane) {
             return Ok(true);
         }
         self.host.note_due(now);
         if plane.choices.is_one_in(16) {
-            let Process { host, store, hypervisor, devices, .. } = self;
+            let Process { host, store, hypervisor, devices, notes, .. } = self;
             host.housekeep(now, &mut Parts { store, engines: plane, hypervisor, devices, notes });
+            self.catch_up(plane);
         }
         // Any number of events may come before the next turn, and between two turns.
         if !self.host.has_turns() || plane.choices.is_one_in(2) {
@@ -343,11 +343,11 @@ impl Process {
                     return Ok(true);
                 }
                 plane.journal.note(|| format!("backend: {watched:?}"));
-                self.on(Event::Watch(watched), plane, notes)?;
+                self.on(Event::Watch(watched), plane)?;
                 return Ok(true);
             }
         }
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let has_run = host.turn(now, &mut parts)?;
         if has_run {
@@ -358,15 +358,23 @@ impl Process {
         Ok(has_run)
     }
 
+    /// Writes notes that could not be written before, as it does from time to time.
+    pub(crate) fn catch_up(&mut self, plane: &mut DataPlane) {
+        if self.notes.is_owing() && plane.canary != Some(Canary::UnwrittenNotes) {
+            self.notes.catch_up();
+            plane.marks.add(Mark::NoteLate, u64::from(!self.notes.is_owing()));
+        }
+    }
+
     /// Follows what has become of network devices, if it is time to.
-    fn follow_devices(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> bool {
+    fn follow_devices(&mut self, plane: &mut DataPlane) -> bool {
         let (now, version) = (plane.now, self.kernel.version());
         let is_announced = plane.canary != Some(Canary::UnseenLinks);
         if std::mem::replace(&mut self.seen, version) != version && is_announced {
             self.host.shared.comparison.note_change(now);
         }
         let planned = plane.faults_left();
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let Some(followed) = host.follow_devices(now, &mut parts) else { return false };
         // What was refused once is not refused again.
@@ -399,10 +407,9 @@ impl Process {
         &mut self,
         event: Event<SessionEventOf<Simulated>>,
         plane: &mut DataPlane,
-        notes: &mut KeptNotes,
     ) -> Result<(), Lost> {
         let now = plane.now;
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         host.on(event, now, &mut Parts { store, engines: plane, hypervisor, devices, notes })
     }
 }
@@ -416,7 +423,6 @@ impl Process {
         source: Source,
         owner: Option<Owner>,
         plane: &mut DataPlane,
-        notes: &mut KeptNotes,
     ) -> Result<(), String> {
         let owner = owner.map(|owner| (owner, plane.ledger.clone()));
         let canary = plane.canary;
@@ -425,7 +431,7 @@ impl Process {
         let (wanted, phase) = (config.wanted.clone(), Phase::Start);
         let added = AddedVirtio { wanted, at_run_time: false, phase, uplink: None };
         let now = plane.now;
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         host.add_virtio(added, session, now, &mut parts)
     }
@@ -434,10 +440,9 @@ impl Process {
     pub(crate) fn with_parts<R>(
         &mut self,
         plane: &mut DataPlane,
-        notes: &mut KeptNotes,
         act: impl FnOnce(&mut Host<Simulated>, &mut Parts<'_, Simulated>) -> R,
     ) -> R {
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         act(host, &mut Parts { store, engines: plane, hypervisor, devices, notes })
     }
 
@@ -458,14 +463,13 @@ impl Process {
         name: &str,
         event: SessionEvent,
         plane: &mut DataPlane,
-        notes: &mut KeptNotes,
     ) -> Result<(), Lost> {
         self.unfinished.extend(self.host.virtio().position(|vif| vif.state.name == name));
-        self.on(Event::Session(name.to_owned(), event), plane, notes)
+        self.on(Event::Session(name.to_owned(), event), plane)
     }
 
     /// Gives a turn to one virtio vif with work, if there is one.
-    fn turn_virtio(&mut self, plane: &mut DataPlane, notes: &mut KeptNotes) -> bool {
+    fn turn_virtio(&mut self, plane: &mut DataPlane) -> bool {
         let now = plane.now;
         let vifs = self.host.virtio().enumerate();
         let with_work = vifs.filter(|(place, vif)| {
@@ -489,7 +493,7 @@ impl Process {
         self.unfinished.remove(&place);
         let was_to_refuse = self.kernel.will_refuse();
         let before = (self.kernel.version(), self.kernel.opened());
-        let Process { host, store, hypervisor, devices, .. } = self;
+        let Process { host, store, hypervisor, devices, notes, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
         let more = host.turn_virtio(place, now, &mut parts).expect("a source never ends");
         self.unfinished.extend(more.then_some(place));

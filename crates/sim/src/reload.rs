@@ -12,7 +12,6 @@ use crate::canary::Canary;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::links::configured_bridge;
 use crate::marks::Mark;
-use crate::notes::KeptNotes;
 use crate::ovs_rules::iface_id_of;
 use crate::plane::DataPlane;
 use crate::process::Process;
@@ -116,10 +115,10 @@ impl World {
         let numbered = self.described();
         let mut described: Vec<_> = numbered.iter().map(|(_, wanted)| wanted.clone()).collect();
         let mistake = is_wrong.then(|| self.make_mistake(&mut described));
-        let World { plane, backend, notes, .. } = self;
+        let World { plane, backend, .. } = self;
         let Some(backend) = backend else { return Ok(()) };
         let mut expected = served(backend);
-        let outcome = backend.reload(described, plane, notes);
+        let outcome = backend.reload(described, plane);
         let found = served(backend);
         plane.journal.note(|| format!("reload with {mistake:?}: {outcome:?}"));
         if let Some(mistake) = mistake {
@@ -236,9 +235,9 @@ impl World {
 
     /// The description has no virtio vif any more: all end.
     pub(crate) fn reload_without_virtio(&mut self, names: &[String]) -> Checked {
-        let World { plane, backend, notes, .. } = self;
+        let World { plane, backend, .. } = self;
         let Some(backend) = backend else { return Ok(()) };
-        let outcome = backend.reload(Vec::new(), plane, notes);
+        let outcome = backend.reload(Vec::new(), plane);
         plane.marks.hit(Mark::ReloadRemoves);
         let sorted = |names: &[String]| names.iter().cloned().collect::<BTreeSet<_>>();
         let removed = outcome.as_ref().map(|changes| sorted(&changes.removed));
@@ -288,11 +287,10 @@ impl Process {
         &mut self,
         mut described: Vec<VirtioWanted>,
         plane: &mut DataPlane,
-        notes: &mut KeptNotes,
     ) -> Result<DescriptionChanges, String> {
         match (plane.canary, &mut described[..]) {
             (Some(Canary::AbruptReload), [first, ..]) => {
-                let _ = self.on(Event::Removed(first.name.clone()), plane, notes);
+                let _ = self.on(Event::Removed(first.name.clone()), plane);
             }
             (Some(Canary::BroadReload), [first, .., last]) => {
                 last.limits.weight = first.limits.weight;
@@ -300,7 +298,7 @@ impl Process {
             _ => {}
         }
         let now = plane.now;
-        let outcome = self.with_parts(plane, notes, |host, parts: &mut Parts<'_, _>| {
+        let outcome = self.with_parts(plane, |host, parts: &mut Parts<'_, _>| {
             host.reload(described, None, now, parts)
         });
         self.note_places();

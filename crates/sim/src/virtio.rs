@@ -117,7 +117,7 @@ impl World {
         let config = VhostVif { wanted, socket, mode, max_memory: None };
         let source = virtio.openers[number].begin(scenario.canary);
         let owner = guest.map(Owner::Guest);
-        let added = process.add_virtio(&config, source, owner, plane, notes);
+        let added = process.add_virtio(&config, source, owner, plane);
         added.expect("nothing refuses it");
     }
 
@@ -145,7 +145,7 @@ impl World {
             self.check_offer(number)?;
             return Ok(has_run);
         };
-        let World { plane, backend, notes, virtio, .. } = self;
+        let World { plane, backend, virtio, .. } = self;
         let name = match number.checked_sub(honest) {
             None => {
                 let vmm = &mut virtio.vmms[number];
@@ -164,7 +164,7 @@ impl World {
             _ => format!("a front-end of {name} connects"),
         });
         let Some(backend) = backend else { return Ok(true) };
-        backend.tell(&name, event, plane, notes).map_err(|error| lost(&error))?;
+        backend.tell(&name, event, plane).map_err(|error| lost(&error))?;
         Ok(true)
     }
 
@@ -331,8 +331,8 @@ impl World {
                 self.settings.set(&name, key, value);
                 Ok(())
             }
-            // It applies until the backend restarts.
-            Err(reason) if reason.contains("lost when the backend restarts") => {
+            // It applies, and is noted once there is room.
+            Err(reason) if reason.contains("lost if the backend restarts") => {
                 self.settings.set(&name, key, value);
                 Ok(())
             }
@@ -361,10 +361,10 @@ impl World {
         if is_at_once {
             self.reload_without_virtio(&names)?;
         }
-        let World { plane, backend, notes, virtio, .. } = self;
+        let World { plane, backend, virtio, .. } = self;
         for name in names.iter().filter(|_| !is_at_once) {
             if let Some(backend) = backend {
-                let removed = backend.on(Event::Removed(name.clone()), plane, notes);
+                let removed = backend.on(Event::Removed(name.clone()), plane);
                 removed.map_err(|error| lost(&error))?;
             }
         }

@@ -380,7 +380,7 @@ impl World {
             let outside = (hypervisor.clone(), self.kernel.clone());
             let config = self.scenario.host_config(self.plane.choices.number());
             let alive = Rc::new(Cell::new(true));
-            let (now, notes) = (self.plane.now, &mut self.notes);
+            let (now, notes) = (self.plane.now, &self.notes);
             let process =
                 Process::start(&self.store, outside, config, (notes, now), Rc::clone(&alive));
             let mut process = process.map_err(|error| lost(&error))?;
@@ -422,7 +422,7 @@ impl World {
         let attach = |hosting: &mut Hosting<'_, _>| {
             hosting.attach(id, &policy, (&unlimited(), Stations::Many), queues)
         };
-        process.act(&mut self.plane, &mut self.notes, attach)?;
+        process.act(&mut self.plane, attach)?;
         let uplink = |station: &&Station| self.plane.devices[station.device].kind == Kind::Uplink;
         for station in self.plane.stations.iter().filter(uplink) {
             let device = &self.plane.devices[station.device];
@@ -500,12 +500,12 @@ impl World {
             Some(_) => return self.run_plugger(),
             None => {}
         }
-        let World { plane, backend, notes, drivers, .. } = self;
+        let World { plane, backend, drivers, .. } = self;
         let done = match (drivers.get_mut(number), backend) {
             (Some(Some(driver)), _) => driver.turn(plane),
             (Some(None), _) | (None, None) => return Ok(false),
             (None, Some(backend)) => {
-                let done = backend.turn(plane, notes);
+                let done = backend.turn(plane);
                 let made = backend.requests.most_in_a_turn();
                 ensure(made <= REQUESTS_MAX, Rule::Turns, || {
                     format!("the control plane made {made} requests of XenStore in a turn")

@@ -98,7 +98,8 @@ impl AppliedNotes {
         };
         if let Err(error) = written {
             tracing::warn!(
-                "{error}: the next process will not know what was applied to network devices"
+                "{error}: until that is noted, a next process would not know what was applied to \
+                 network devices"
             );
         }
     }

@@ -15,18 +15,19 @@ use super::kernel::{Kernel, Link};
 use super::purpose::Purpose;
 use super::{Bridged, HostDevice};
 use crate::comparison::{Comparison, Followed};
-use crate::notes::Notes;
+use crate::notes::{Notes, Retried};
 use crate::xen::XenWanted;
 
 /// The network devices of vifs that other processes serve.
 pub struct DeviceKeeper<K: Kernel, N> {
     keeper: Keeper<K>,
-    notes: N,
+    notes: Retried<N>,
     comparison: Comparison,
     /// The most queues of a vif whose toolstack has not set it.
     queues_max: u16,
     vifs: BTreeMap<Purpose, KnownVif<K>>,
-    /// When to try again to make missing devices of virtio vifs: a bridge may appear later.
+    /// When to try again to make missing devices of virtio vifs, as a bridge may appear later, and
+    /// to write what could not be written.
     retry: Instant,
 }
 
@@ -96,7 +97,8 @@ pub struct DeviceState {
 impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
     /// Keeps no devices yet, and knows the notes of an earlier process. `owner` is that of the
     /// host's devices; `queues_max` applies to vifs whose toolstack has not set the most queues.
-    pub fn new(net: K, mut notes: N, owner: &str, queues_max: u16, now: Instant) -> Self {
+    pub fn new(net: K, notes: N, owner: &str, queues_max: u16, now: Instant) -> Self {
+        let mut notes = Retried::new(notes);
         let keeper = Keeper::new(net, owner, &mut notes);
         let (comparison, vifs) = (Comparison::new(now), BTreeMap::new());
         DeviceKeeper { keeper, notes, comparison, queues_max, vifs, retry: now }
@@ -263,6 +265,7 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
             return changes;
         }
         self.retry = now + RETRY;
+        self.notes.catch_up();
         let DeviceKeeper { keeper, notes, vifs, .. } = self;
         for (vif, known) in vifs {
             let (Wish::Bridged(wanted), Err(reason)) = (&known.wish, &known.device) else {
@@ -308,7 +311,8 @@ impl<K: Kernel, N: Notes> DeviceKeeper<K, N> {
         let is_missing = |known: &KnownVif<K>| {
             matches!((&known.wish, &known.device), (Wish::Bridged(_), Err(_)))
         };
-        let retry = self.vifs.values().any(is_missing).then_some(self.retry);
+        let must_retry = self.notes.is_owing() || self.vifs.values().any(is_missing);
+        let retry = must_retry.then_some(self.retry);
         self.comparison.due().into_iter().chain(retry).min()
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use ringway_host::{Bridged, DeviceChange, DeviceKeeper, LinkSetting, LowMtu, Purpose};
+use ringway_host::{
+    Bridged, DeviceChange, DeviceKeeper, LinkSetting, LowMtu, Note, Notes as _, Purpose,
+};
 use ringway_sim::KeptNotes;
 use ringway_wire::DomId;
 use ringway_xenbus::{Keys, Vif};
@@ -189,4 +191,24 @@ fn the_device_of_a_virtio_vif_is_made_when_it_can_be_and_kept_as_others_are() {
     assert_eq!(made(&keeper, &vm1).index, index);
     keeper.remove(&vm1);
     assert_eq!(net.find("vm1"), None);
+}
+
+#[test]
+fn what_was_applied_to_a_device_is_noted_once_the_disk_has_room() {
+    let place = Place::with(&["br0"]);
+    let (mut disk, mut now) = (place.notes.clone(), Instant::now());
+    assert!(disk.toggle_room(), "it is full");
+    let mut keeper = keeper(&place, now);
+    keeper.make_virtio(virtio("vm1", "br0", 1), now);
+    assert_eq!(disk.read(&Note::Devices, 1), b"");
+    for _ in 0..2 {
+        now += LATER;
+        keeper.follow(now);
+        assert!(keeper.due().is_some(), "it tries again");
+    }
+    disk.toggle_room();
+    now += LATER;
+    keeper.follow(now);
+    assert_eq!(disk.read(&Note::Devices, 1), b"{");
+    assert_eq!(keeper.due(), None, "nothing is left to do");
 }
