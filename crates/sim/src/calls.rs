@@ -163,6 +163,7 @@ impl World {
             // Panics over an earlier vif may be charged to it, if the backend did not see that go.
             Ok(CallReply::Done) if is_known => {
                 self.panics[guest] = 0;
+                self.settings.forget_budget(&self.name_of(guest));
                 Ok(())
             }
             Err(reason) if !(is_known && is_charged) && reason.contains(refusal) => Ok(()),

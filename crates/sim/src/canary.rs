@@ -62,6 +62,8 @@ pub enum Canary {
     LeftPairs,
     /// The notes of vifs that were removed stay.
     LeftNotes,
+    /// A guest has another budget of floods with each connection.
+    FreshBudgets,
     /// A note that found no room is not written again.
     UnwrittenNotes,
     /// The control plane handles all that has happened in one turn.
@@ -74,7 +76,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 32] = [
+    pub const ALL: [Canary; 33] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -103,6 +105,7 @@ impl Canary {
         Canary::RewoundRing,
         Canary::LeftPairs,
         Canary::LeftNotes,
+        Canary::FreshBudgets,
         Canary::UnwrittenNotes,
         Canary::LongTurn,
         Canary::AbruptReload,

@@ -4,10 +4,13 @@
 //! events have been delivered by then, so a part that sleeps although there is work for it would
 //! sleep forever.
 
+use std::sync::Arc;
+
 use ringway_datapath::DropReason;
 use ringway_host::vif_name;
 use ringway_loopback::Holdings;
 use ringway_xenbus::Vif;
+use ringway_xenbus::limits::LinkState;
 
 use crate::device::{Kind, Station};
 use crate::driver::Driver;
@@ -131,6 +134,10 @@ impl World {
             if self.is_connected(guest) {
                 self.check_no_error(vif)?;
                 self.check_settings(guest)?;
+                self.check_budget(guest)?;
+                let is_down = self.settings.limits(&vif_name(vif)).link == Some(LinkState::Down);
+                self.plane.marks.add(Mark::LinkDown, u64::from(is_down));
+                self.plane.guests[guest].is_cut_off = is_down;
                 continue;
             }
             if self.is_release_lost(guest) {
@@ -169,10 +176,10 @@ impl World {
     fn check_settings(&self, guest: usize) -> Checked {
         let vif = vif_of(self.plane.guests[guest].domid);
         let wanted = self.settings.limits(&vif_name(vif));
-        let wanted = (wanted.rate, wanted.rate_rx, wanted.weight);
+        let wanted = (wanted.link, wanted.rate, wanted.rate_rx, wanted.weight);
         let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
         let found = served.map(|served| served.state.limited.wanted);
-        let found = found.map(|found| (found.rate, found.rate_rx, found.weight));
+        let found = found.map(|found| (found.link, found.rate, found.rate_rx, found.weight));
         ensure(found == Some(wanted), Rule::Settings, || {
             format!("the limits of guest {guest} are {found:?}, expected {wanted:?}")
         })?;
@@ -180,6 +187,23 @@ impl World {
         let wanted = (Some(mac_of(guest)), self.scenario.are_patched[guest]);
         ensure(found == Some(wanted), Rule::Settings, || {
             format!("address and device of guest {guest} are {found:?}, expected {wanted:?}")
+        })
+    }
+
+    /// At rest, a guest that has connected again has the budget of floods that it had: otherwise it
+    /// could have as much as it likes.
+    pub(crate) fn check_budget(&mut self, guest: usize) -> Checked {
+        let name = self.name_of(guest);
+        let state = self.backend.as_ref().and_then(|backend| backend.state(&name));
+        let queue = state.and_then(|state| state.connection.as_ref()?.queues.first());
+        let Some((state, queue)) = state.zip(queue) else { return Ok(()) };
+        let (budget, queue) = (Arc::clone(&state.limited.flood), Arc::clone(queue));
+        let now = (Arc::clone(&budget), Arc::clone(&queue));
+        let Some(before) = self.settings.note_budget(name, now) else { return Ok(()) };
+        let is_other = !Arc::ptr_eq(&before.1, &queue);
+        self.plane.marks.add(Mark::BudgetKept, u64::from(is_other));
+        ensure(Arc::ptr_eq(&before.0, &budget), Rule::Settings, || {
+            format!("guest {guest} has another budget of floods")
         })
     }
 

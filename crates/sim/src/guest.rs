@@ -55,6 +55,8 @@ pub(crate) struct Guest {
     pub(crate) fault: Option<String>,
     /// Since the last balance, frames may have been lost with a connection.
     pub(crate) is_disturbed: bool,
+    /// Its link has been down since the last rest: no frame of it is on the way any more.
+    pub(crate) is_cut_off: bool,
     /// A hostile guest has sent with its address, so frames to it may go there.
     pub(crate) is_impersonated: bool,
 }
@@ -108,6 +110,7 @@ impl Guest {
             pace: Pace::Fast,
             wish: None,
             is_wish_known: false,
+            is_cut_off: false,
             fault: None,
             is_disturbed: false,
             is_impersonated: false,

@@ -63,6 +63,10 @@ marks! {
     HalfMade => "vif half made, and made again",
     /// A rate was set or removed.
     RateChanged => "rate changed",
+    /// The link of a vif was down at rest.
+    LinkDown => "link down",
+    /// A vif had another connection, and the budget of floods of an earlier one.
+    BudgetKept => "budget kept over connections",
     /// A backend was killed before it had seen what the toolstack set.
     SettingUnseen => "backend killed before it sees a setting",
     /// A queue had to wait for credit.

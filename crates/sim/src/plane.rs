@@ -395,6 +395,10 @@ impl DataPlane {
             let found = format!("station {to} received of flow {}", piece.flow);
             return Err(Flaw::new(Rule::Content, found));
         };
+        for end in [flow.from, flow.to] {
+            let is_cut_off = self.guests.get(end).is_some_and(|guest| guest.is_cut_off);
+            ensure(!is_cut_off, Rule::Settings, || format!("a frame passes the link of {end}"))?;
+        }
         flow.arrived(piece)
     }
 

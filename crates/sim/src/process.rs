@@ -13,7 +13,7 @@ use ringway_calls::BackendRequest;
 use ringway_host::{
     AddedVirtio, Around, CallReply, Charged, Connection, Devices, Event, EventOf, Followed, Host,
     HostConfig, Hosting, MemoryOf, NotDone, OtherPort, Parts, Phase, Retried, Scope, Session as _,
-    SessionEventOf, Shared, VifState, VirtioVif, World, watch,
+    SessionEventOf, Shared, VifState, VirtioVif, World, unlimited, watch,
 };
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
@@ -312,6 +312,10 @@ impl Process {
     pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
         let before = self.requests.made();
         let has_run = self.take_turn(plane)?;
+        if plane.canary == Some(Canary::FreshBudgets) {
+            let apart = self.host.states_mut().1.filter(|state| state.connection.is_none());
+            apart.for_each(|state| state.limited.flood = unlimited());
+        }
         while plane.canary == Some(Canary::LongTurn) && self.take_turn(plane)? {}
         self.requests.note_turn(before);
         Ok(has_run)

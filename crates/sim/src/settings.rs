@@ -1,9 +1,12 @@
 //! What is set of vifs, and how a status has to show it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ringway_calls::{FloodStatus, RateStatus, VifStatus};
+use ringway_datapath::QueueCounters;
 use ringway_host::vif_name;
+use ringway_switch::FloodBudget;
 use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{FloodWish, Keys, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Vif, VifLimits};
 
@@ -16,13 +19,19 @@ pub(crate) struct Settings {
     keep_queues: BTreeSet<Vif>,
     /// Vifs of which a note is older than what was set.
     unknown: BTreeSet<String>,
+    /// By the name of a vif: what it had at the last rest.
+    budgets: BTreeMap<String, Budgeted>,
 }
+
+/// The budget of floods of a vif, and what its first queue is known by: each connection has others.
+pub(crate) type Budgeted = (Arc<FloodBudget>, Arc<QueueCounters>);
 
 impl Settings {
     /// A vif was made, with this alone.
     pub(crate) fn made(&mut self, vif: Vif, key: &'static str, value: &str) {
         let name = vif_name(vif);
         self.set.remove(&name);
+        self.forget_budget(&name);
         self.reconnected(vif);
         self.set(&name, key, value);
     }
@@ -39,6 +48,22 @@ impl Settings {
     pub(crate) fn removed(&mut self, name: &str) {
         self.set.remove(name);
         self.unknown.remove(name);
+        self.forget_budget(name);
+    }
+
+    /// Notes the budget and a queue of a vif that is connected. Returns those before.
+    pub(crate) fn note_budget(&mut self, name: String, now: Budgeted) -> Option<Budgeted> {
+        self.budgets.insert(name, now)
+    }
+
+    /// To its backend, the vif of this name is another one.
+    pub(crate) fn forget_budget(&mut self, name: &str) {
+        self.budgets.remove(name);
+    }
+
+    /// Another process serves all vifs.
+    pub(crate) fn forget_budgets(&mut self) {
+        self.budgets.clear();
     }
 
     /// There was no room to note what was set of a vif, and its process has ended.

@@ -11,7 +11,7 @@ use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
 use crate::scenario::{HOST, QUEUES_MAX};
-use crate::toolstack::{LIMITS, is_of, vif_of};
+use crate::toolstack::{LIMITS, LINK, is_of, vif_of};
 use crate::witness::Published;
 use crate::world::{World, lost, refused};
 
@@ -126,6 +126,7 @@ impl World {
         let vif = vif_of(self.plane.guests[guest].domid);
         self.plane.journal.note(|| format!("the toolstack sets {key} of guest {guest}: {value}"));
         self.settings.set(&vif_name(vif), key, value);
+        self.plane.guests[guest].is_cut_off &= key != LINK;
         self.unwritten[guest].retain(|unwritten| !is_of(unwritten, key));
         self.toolstack.limit(vif, key, value).map_err(|error| refused(&error))?;
         if self.scenario.disturbances.have_deaths() && self.plane.choices.is_one_in(8) {

@@ -119,6 +119,7 @@ impl World {
             ensure(is_right, Rule::Handshake, || {
                 format!("virtio vif {number} is not connected: {is_started}, {ready} pairs")
             })?;
+            self.check_budget(guest)?;
         }
         Ok(())
     }

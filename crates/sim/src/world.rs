@@ -301,6 +301,7 @@ impl World {
         self.store.introduce(domid);
         self.panics[guest] = 0;
         self.settings.made(vif_of(domid), WEIGHT, self.scenario.weights[guest]);
+        self.plane.guests[guest].is_cut_off = false;
         let wanted = (configured_bridge(&self.scenario, guest), self.scenario.weights[guest]);
         let vif = vif_of(domid);
         if self.plane.choices.is_one_in(4) {
@@ -366,6 +367,7 @@ impl World {
             // The counters have ended with the process.
             self.plane.dropped_before = 0;
             self.plane.ledger.settle();
+            self.settings.forget_budgets();
         }
         let (ledger, canary) = (&self.plane.ledger, self.scenario.canary);
         let devices = self.plane.devices.iter().enumerate();
@@ -479,6 +481,7 @@ impl World {
                 // It is another vif to the backend.
                 self.plane.marks.hit(Mark::StateTwice);
                 self.panics[guest] = 0;
+                self.settings.forget_budget(&vif_name(vif));
                 self.plane.guests[guest].is_wish_known = false;
             }
             self.toolstack.write(vif, &key).map_err(|error| refused(&error))?;
