@@ -6,6 +6,28 @@
 //! checkers watch. So every failure can be reproduced from its seed.
 //!
 //! Read `world.rs` first, then `plane.rs`, then `checkers.rs`.
+//!
+//! # Tests of whole programs that worlds replace
+//!
+//! A test of a whole program runs one order of events, on a real clock. Those of the table were
+//! removed: a [rule](Rule) with these [marks](Mark) shows the same in any order.
+//!
+//! | removed test | rule | marks |
+//! |---|---|---|
+//! | keys written one by one | `Handshake`, `Calls` | `KeyByKey`, `StateTwice`, `HalfMade` |
+//! | queues changed from both ends | `Calls`, `Handshake` | `QueuesOffered`, `Reconnected` |
+//! | a backend that is killed repeatedly | `Handshake` | `BackendKilled`, `Reattached` |
+//! | two panics, quarantine, release | `Quarantine` | `BackendPanics`, `Quarantined` |
+//! | limits set at run time outlive a kill | `Settings`, `Calls` | `RateChanged`, `SettingUnseen` |
+//! | rules of both kinds are set, and outlive a kill | `Settings` | `CallDone`, `BackendKilled` |
+//! | who reconnects floods no more than others | `Settings` | `BudgetKept` |
+//! | a link that is down, also after a kill | `Settings` | `LinkDown`, `BackendKilled` |
+//! | a virtio vif waits for its bridge | `Explanation` | `BridgeLate`, `VirtioUnattached` |
+//!
+//! Others needed no world: tests of one crate show the same. They are those of frames that are
+//! longer than the MTU (`engine`, `rounds limits`), of rings that change endlessly and of an
+//! address in use (`host`, `virtio`), and of guests that come to share a worker (`worker`,
+//! `placing`). The rules of virtio vifs are those of `host`, too (`virtio rules`).
 
 mod accounts;
 mod administrator;

@@ -8,8 +8,7 @@ use ringway_e2e::shared_turn;
 use ringway_e2e::virtio_guest::{Maker, guest_of};
 use rustix::process::Signal;
 
-use crate::hostile::Hostile;
-use crate::toolstack::{end_backend, wait_state};
+use crate::toolstack::end_backend;
 
 /// What runs a tool in the network namespace of a process.
 pub(crate) fn beside(pid: u32) -> Command {
@@ -371,30 +370,6 @@ fn a_tenants_vif_waits_for_its_bridge_and_its_device_outlives_the_process() {
     wait_as_before(&host, "vm1", &before);
     reach(&host);
     assert!(host.vif("vm1").expect("it is listed").limits.rate.is_some());
-}
-
-#[test]
-fn an_address_in_use_is_refused_and_shown() {
-    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let host = Host::start(&pair());
-    let mac = host.vif("vif1.0").and_then(|vif| vif.mac).expect("it has one");
-    let socket = place.path().join("vm1").display().to_string();
-    let add = ["vif", "add", "vm1", "--vhost", &socket, "--mode", "server", "--mac", &mac];
-    let refused = host.verb(&add);
-    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success(), "{reason}");
-    assert!(reason.contains(&mac) && reason.contains("that of vif1.0"), "{reason}");
-    assert!(host.vif("vm1").is_none());
-    assert_eq!(host.vif("vif1.0").and_then(|vif| vif.error), None);
-
-    // A toolstack's vif is served, and its error says why it has no network.
-    let mut guest = Hostile::with_keys(&host, &[("mac", &mac)]);
-    guest.publish(&[]);
-    wait_state(&host, guest.vif(), "4");
-    let error = host.wait("the error", SOON, |host| host.vif(&guest.name())?.error);
-    assert!(error.contains(&mac) && error.contains("that of vif1.0"), "{error}");
-    assert_eq!(host.vif("vif1.0").and_then(|vif| vif.error), None);
 }
 
 /// A process with a network namespace of its own, which hosts share one after the other.

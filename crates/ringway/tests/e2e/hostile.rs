@@ -8,7 +8,6 @@ use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, SOON, describe, wait_for};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
-use ringway_hostile::frame::ethernet;
 use ringway_hostile::guest::{Guest, Key};
 use ringway_hostile::queue::Prepared;
 use ringway_hostile::{Queue, Toolstack};
@@ -92,19 +91,6 @@ impl<'a> Hostile<'a> {
         }
         queue.publish_tx();
         wait_for("responses", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
-    }
-
-    /// Transmits a number of frames of one slot each, from its own address.
-    pub(crate) fn send_frames(&mut self, count: usize, len: usize, to: MacAddr) {
-        // The local experimental type, which no kernel interprets.
-        let mut frame = ethernet(to, self.mac(), 0x88b5, &[]);
-        frame.resize(len, 0);
-        let queue = self.queue();
-        let prepared = Prepared::new(queue, 0, &frame, 0, None);
-        for _ in 0..count.min(queue.tx_room()) {
-            prepared.push(queue);
-        }
-        queue.publish_tx();
     }
 
     /// Closes, and is ready to connect again with new rings.

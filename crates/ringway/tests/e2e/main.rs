@@ -9,7 +9,6 @@ mod devices;
 mod discovered;
 mod dpdk;
 mod first_steps;
-mod gathered;
 mod greedy;
 mod guests;
 mod hostile;

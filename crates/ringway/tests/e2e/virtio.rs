@@ -12,7 +12,6 @@ use ringway_e2e::machine::EchoConnection;
 use ringway_e2e::virtio_guest::{Maker, description, guest_with, kill_backend, wait_for_queues};
 use ringway_sys::poll::wait_readable;
 use ringway_vhost::frontend::{Negotiated, Preferences};
-use ringway_vhost::request::Ack;
 use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
 use ringway_vhost_shell::{Connection, Driver, Endpoint, FrontendEnd, Mode, Note, Parts, Received};
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
@@ -267,25 +266,6 @@ fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
 }
 
 #[test]
-fn a_virtio_vif_waits_for_a_bridge_that_does_not_exist_yet() {
-    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare", "nsenter", "ip"]) else {
-        return;
-    };
-    let place = tempfile::tempdir().expect("a directory");
-    let dir = place.path();
-    let text = description(dir, &[("vm1", "server")]) + "bridge = 'br9'\n";
-    let host = Host::start(&text);
-    let vif = host.vif("vm1").expect("it is listed");
-    assert_eq!((vif.state.as_str(), vif.attached_to.as_str()), ("Waiting", "br9"));
-    assert!(vif.error.is_some_and(|error| error.contains("on bridge br9")), "{}", host.log());
-    assert!(host.log().contains("not attached until the reason is gone"), "{}", host.log());
-    let _guest = guest(dir, "vm1", Maker::Backend);
-    crate::toolstack::ip_ok(&host, "link add br9 type bridge");
-    wait_for_queues(&host, 4);
-    assert_eq!(host.vif("vm1").expect("it is there").error, None);
-}
-
-#[test]
 fn a_virtio_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
     let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
@@ -482,52 +462,9 @@ fn a_front_end_with_blocking_calls_stops_no_worker() {
     assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
 }
 
-#[test]
-fn a_front_end_that_changes_its_rings_endlessly_rarely_involves_the_workers() {
-    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let dir = place.path();
-    let host = Host::start(&description(dir, &[("vm1", "server"), ("busy", "server")]));
-    let _guest = guest(dir, "vm1", Maker::Backend);
-    wait_for_queues(&host, 4);
-    let echo = EchoConnection::start(&host, "a");
-    let (front_end, call) = (Unsealed::new(Vec::new()), event());
-    let socket = UnixStream::connect(dir.join("busy")).expect("it listens");
-    socket.set_nonblocking(true).expect("our own socket");
-    let mut connection = Connection::new(socket.into());
-    let mut send = |request: Request| {
-        connection.send(request.write(Ack::No)).expect("the back-end reads");
-    };
-    send(Request::SetFeatures(Features::of(&[VIRTIO_F_VERSION_1])));
-    send(Request::SetMemTable(vec![Region { key: KEY, file: clone(&front_end.memory) }]));
-    for ring in 0..2 {
-        ring_requests(ring, Some(clone(&call)), event()).into_iter().for_each(&mut send);
-    }
-    let started = Instant::now();
-    for _ in 0..CHANGES {
-        for request in
-            [Request::SetVringCall { ring: 0, file: Some(clone(&call)) }, Request::GetFeatures]
-        {
-            connection.send(request.write(Ack::No)).expect("the back-end reads");
-        }
-        await_reply(&mut connection);
-    }
-    let mut calls = [0; 8];
-    rustix::io::read(&call, &mut calls).expect("it was called");
-    // From both rings, each time that workers get the pair.
-    let attached = u64::from_ne_bytes(calls) / 2;
-    let paced = started.elapsed().as_millis() / 50;
-    println!("{attached} times in {:?}", started.elapsed());
-    assert!(u128::from(attached) <= 256 + paced + 2, "{attached} times in {:?}", started.elapsed());
-    echo.expect_progress(&host, "beside a front-end that changes its rings");
-}
-
 /// Waits until the back-end replies.
 pub(crate) fn await_reply(connection: &mut Connection) {
     while !matches!(connection.receive().expect("it is whole"), Received::Message(_)) {
         assert!(wait_readable(connection, Some(SOON)).expect("a descriptor"), "no reply");
     }
 }
-
-/// Far more than a front-end may create at once.
-const CHANGES: u32 = 2000;

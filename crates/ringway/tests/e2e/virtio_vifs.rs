@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use ringway_control::VifStatus;
 use ringway_e2e::host::{Host, Running, SOON, describe, ringway, send, text_of};
 use ringway_e2e::machine::{ADDRESS, EchoConnection};
 use ringway_e2e::shared_turn;
-use ringway_e2e::virtio_guest::wait_for_queues;
-use ringway_e2e::virtio_guest::{Maker, description, guest_at, guest_of, guest_with, kill_backend};
+use ringway_e2e::virtio_guest::{
+    Maker, description, guest_at, guest_of, guest_with, wait_for_queues,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -221,39 +221,4 @@ fn a_rate_limits_what_a_virtio_guest_transmits_and_another_what_it_receives() {
         assert!(measured > rate / 4.0 || !turn.is_quiet, "{limit}: {measured}");
         host.text(&["vif", "set", "vm1", limit, "none"]);
     }
-}
-
-#[test]
-fn rules_of_both_kinds_are_set_while_they_run_and_outlive_a_killed_backend() {
-    let Some(_turn) = shared_turn(&[]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let host = Host::start(&description(place.path(), &[("vm1", "server")]));
-    let rules = ["vlan", "private", "locking-mode", "allowed-ips"];
-    let set = |vif: &str, values: [&str; 4]| {
-        for (rule, value) in rules.iter().zip(values) {
-            host.text(&["vif", "set", vif, rule, value]);
-        }
-    };
-    let wait_for_rules = |vif: &str, vlan: Option<u16>, ips: &[&str]| {
-        host.wait("its rules", SOON, |host| {
-            let is_private = vlan.is_some();
-            let has_them = |it: &VifStatus| {
-                it.vlan == vlan && it.is_private == is_private && it.allowed_ips == ips
-            };
-            host.vif(vif).filter(has_them)
-        })
-    };
-    for vif in ["vm1", "vif1.0"] {
-        set(vif, ["7", "true", "locked", "10.77.0.9"]);
-        assert_eq!(wait_for_rules(vif, Some(7), &["10.77.0.9"]).locking_mode, "locked");
-    }
-    kill_backend(&host);
-    for vif in ["vm1", "vif1.0"] {
-        wait_for_rules(vif, Some(7), &["10.77.0.9"]);
-        set(vif, ["none", "false", "none", "none"]);
-        wait_for_rules(vif, None, &[]);
-    }
-    let refused = host.verb(&["vif", "set", "vm1", "private", "yes"]);
-    let reason = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && reason.contains("`true` or `false`"), "{reason}");
 }
