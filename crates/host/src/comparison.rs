@@ -62,3 +62,33 @@ impl Comparison {
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_compared_soon_after_a_change_and_again_until_all_is_done() {
+        let now = Instant::now();
+        let mut comparison = Comparison::new(now);
+        assert!(comparison.take_due(true, now), "an earlier process may have missed something");
+        assert_eq!(comparison.due(), None);
+        assert!(!comparison.take_due(true, now + RETRY));
+
+        comparison.note_change(now);
+        comparison.note_change(now + SETTLE / 2);
+        assert_eq!(comparison.due(), Some(now + SETTLE), "the first of a burst counts");
+        assert!(!comparison.take_due(true, now + SETTLE / 2));
+        comparison.note_made(now);
+        assert_eq!(comparison.due(), Some(now), "others wait for that");
+        assert!(!comparison.take_due(false, now), "there is nothing to compare");
+        assert_eq!(comparison.due(), None);
+
+        comparison.done(Followed::Done, now);
+        assert_eq!(comparison.due(), None);
+        comparison.done(Followed::Again, now);
+        assert_eq!(comparison.due(), Some(now + RETRY));
+        comparison.note_change(now);
+        assert!(comparison.due().is_some_and(|due| due < now + RETRY));
+    }
+}

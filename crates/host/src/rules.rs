@@ -116,3 +116,72 @@ impl Rules {
         self.wanted.addresses_max.unwrap_or(if_unset)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringway_datapath::Vid;
+
+    use super::*;
+
+    const ONE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const TWO: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    fn rules(mac: Option<MacAddr>, allowed: &[MacAddr], shared: &[MacAddr]) -> Rules {
+        let (allowed_macs, shared_macs) = (allowed.to_vec(), shared.to_vec());
+        let wanted = PortRules { allowed_macs, shared_macs, ..PortRules::default() };
+        Rules { wanted, mac, ..Rules::default() }
+    }
+
+    #[test]
+    fn two_vifs_have_an_address_only_if_both_share_it() {
+        let own = rules(Some(ONE), &[], &[]);
+        let allowed = rules(Some(TWO), &[ONE], &[]);
+        let shared = rules(None, &[], &[ONE]);
+        assert_eq!(own.conflict(&own), Some(("mac", ONE, "mac")));
+        assert_eq!(own.conflict(&allowed), Some(("mac", ONE, "allowed-macs")));
+        assert_eq!(allowed.conflict(&shared), Some(("allowed-macs", ONE, "shared-macs")));
+        assert_eq!(shared.conflict(&own), Some(("shared-macs", ONE, "mac")));
+        assert_eq!(shared.conflict(&shared), None);
+        assert_eq!(own.conflict(&rules(Some(TWO), &[], &[])), None);
+    }
+
+    #[test]
+    fn a_refusal_is_that_of_the_very_address() {
+        let refused = vec![(ONE, NotBound::NoRoom)];
+        let rules = Rules { refused, ..rules(Some(TWO), &[ONE], &[]) };
+        assert_eq!(rules.refusal_of(Some(ONE)), Some(NotBound::NoRoom));
+        assert_eq!((rules.refusal_of(Some(TWO)), rules.refusal_of(None)), (None, None));
+    }
+
+    #[test]
+    fn each_rule_that_only_a_switch_has_is_one_for_the_switch() {
+        let is_for_switch = |wanted| Rules { wanted, ..Rules::default() }.is_for_switch();
+        let plain = PortRules { is_router: true, is_dhcp_server: true, ..PortRules::default() };
+        assert!(!is_for_switch(plain.clone()));
+        let vlan = VlanRules { untagged: Vid::new(7), tagged: Vec::new() };
+        let mirror = Mirrored::parse_list("all").expect("good");
+        for wanted in [
+            PortRules { vlan, ..plain.clone() },
+            PortRules { is_private: true, ..plain.clone() },
+            PortRules { mirror, ..plain.clone() },
+            PortRules { multicast_router: MulticastRouter::Always, ..plain.clone() },
+            PortRules { link_local_to: Some("vif1.0".to_owned()), ..plain.clone() },
+        ] {
+            assert!(is_for_switch(wanted.clone()), "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn an_unlocked_vif_has_many_addresses_unless_a_number_is_set() {
+        let rules = |locking, addresses_max| Rules {
+            wanted: PortRules { locking, addresses_max, ..PortRules::default() },
+            ..Rules::default()
+        };
+        let unlocked = Some(LockingMode::Unlocked);
+        assert_eq!(rules(unlocked, None).addresses_max(None, 8), UNLOCKED_ADDRESSES_MAX);
+        assert_eq!(rules(unlocked, None).addresses_max(None, 1000), 1000);
+        assert_eq!(rules(None, None).addresses_max(unlocked, 8), UNLOCKED_ADDRESSES_MAX);
+        assert_eq!(rules(Some(LockingMode::Locked), None).addresses_max(unlocked, 8), 8);
+        assert_eq!(rules(unlocked, Some(3)).addresses_max(None, 8), 3);
+    }
+}

@@ -82,3 +82,31 @@ pub(crate) fn log_refusal(vif: Vif, watched: Result<(), Refusal>) {
         tracing::warn!(dir = vif.backend_dir(), "{refusal}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringway_xenstore::{LocalStore, Quota};
+
+    use super::*;
+
+    #[test]
+    fn a_driver_domain_watches_a_directory_that_its_toolstack_has_yet_to_make() {
+        let (store, own) = (LocalStore::new(Quota::default()), DomId(5));
+        store.introduce(own);
+        let mut client = store.connect(own).expect("a guest may have a session");
+        let watched = watch(&mut client, &Scope::Domain, own).expect("XenStore is there");
+        watched.expect("it may watch");
+    }
+
+    #[test]
+    fn a_scope_has_all_vifs_or_those_that_it_lists() {
+        let vif = |guest| Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 };
+        let only = Scope::Only(BTreeSet::from([vif(1)]));
+        assert!(only.has(vif(1)) && !only.has(vif(2)) && Scope::Domain.has(vif(2)));
+        let store = LocalStore::new(Quota::default());
+        let mut client = store.connect(DomId(0)).expect("the first");
+        watch(&mut client, &only, DomId(0)).expect("it is there").expect("it may watch");
+        let mut watches = || client.next_watch().expect("it is there");
+        assert!(watches().is_some() && watches().is_none(), "one for each vif");
+    }
+}

@@ -460,3 +460,55 @@ fn bind<H: Hypervisor>(hypervisor: &H, peer: DomId, port: EvtchnPort) -> io::Res
     let bound = hypervisor.bind_interdomain(peer, port);
     bound.map_err(|error| AttachError::of(format!("event channel {port}"), error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_what_any_guest_needs_is_no_refusal() {
+        let both = |errno: Errno| {
+            let wrapped = AttachError::of("ring page with grant 8".to_owned(), errno.into());
+            [io::Error::from(errno), wrapped]
+        };
+        for errno in
+            [Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::AGAIN, Errno::NOBUFS]
+        {
+            assert!(both(errno).iter().all(is_shortage), "{errno}");
+        }
+        assert!(is_shortage(&io::ErrorKind::OutOfMemory.into()));
+        for errno in [Errno::INVAL, Errno::PERM, Errno::NOENT] {
+            assert!(!both(errno).iter().any(is_shortage), "{errno}");
+        }
+        assert!(!is_shortage(&io::Error::other("a ring is broken")));
+        let named = AttachError::of("event channel 5".to_owned(), Errno::MFILE.into()).to_string();
+        assert!(named.starts_with("event channel 5: "), "{named}");
+    }
+
+    #[test]
+    fn a_vif_has_the_queues_of_its_toolstack_and_those_that_it_was_offered() {
+        let read = |values: &[(&str, &str)]| {
+            let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            XenWanted::read(&Keys::new("/b", values.iter().map(own)), 4)
+        };
+        let queues = |values: &[(&str, &str)]| {
+            let wanted = read(values).expect("it can be served");
+            (wanted.queues_max, wanted.queues)
+        };
+        assert_eq!(queues(&[]), (4, 4));
+        let (limit, offered) = (("ringway-max-queues", "2"), ("multi-queue-max-queues", "3"));
+        assert_eq!(queues(&[limit]), (2, 2));
+        assert_eq!(queues(&[limit, offered]), (2, 3), "a connected guest keeps them");
+        assert_eq!(queues(&[offered]), (4, 4));
+        assert!(XenWanted::read(&Keys::new("/b", []), 0).is_ok_and(|wanted| wanted.queues == 1));
+
+        let vlan = ("ringway-vlan", "7");
+        for placed in [("script", "/etc/xen/scripts/vif-bridge"), ("bridge", "xenbr0")] {
+            assert!(matches!(read(&[vlan, placed]), Err(Unservable::NotOnSwitch)));
+            read(&[placed]).expect("its rules are for any network");
+        }
+        read(&[vlan]).expect("it is on the switch");
+        assert!(matches!(read(&[("mac", "fe:ff:ff:ff:ff:ff")]), Err(Unservable::Mac(_))));
+        assert!(matches!(read(&[("mac", "01:00:00:00:00:00")]), Err(Unservable::Keys(_))));
+    }
+}

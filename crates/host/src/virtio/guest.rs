@@ -97,3 +97,31 @@ impl Guest {
         self.has_logged_unshared = reason.is_some();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notes::tests::Kept;
+
+    #[test]
+    fn a_guest_that_kicks_rings_of_zeros_has_not_shared_its_memory() {
+        let floor = Floor::read("vm1", &mut Kept::default());
+        let mut guest = Guest::new(floor, Instant::now());
+        let kick = |guest: &mut Guest, pair, count| {
+            let counters = guest.counters(pair);
+            (0..count).for_each(|_| counters.add_event_received());
+        };
+        kick(&mut guest, 0, KICKS_MIN - 1);
+        assert_eq!(guest.unshared(&[0]), None, "those of QEMU itself");
+        kick(&mut guest, 0, 1);
+        assert_eq!((guest.unshared(&[1]), guest.unshared(&[])), (None, None));
+        let reason = guest.unshared(&[1, 0]).expect("it kicks");
+        assert!(reason.starts_with("the guest has kicked 3 times, but its rings are"), "{reason}");
+        guest.note_stop(0);
+        assert_eq!(guest.unshared(&[0]), None, "these are other rings");
+        kick(&mut guest, 0, KICKS_MIN);
+        assert!(guest.unshared(&[0]).is_some());
+        guest.forget();
+        assert_eq!(guest.unshared(&[0]), None, "another guest");
+    }
+}

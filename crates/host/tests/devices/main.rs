@@ -7,4 +7,5 @@ mod keeper;
 mod ovs;
 mod place;
 mod refusals;
+mod script;
 mod uplink;

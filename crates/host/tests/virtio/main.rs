@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read the clock")]
 
+mod calls;
 mod described;
 mod ovs;
 mod reload;

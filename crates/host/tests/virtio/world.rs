@@ -98,6 +98,8 @@ pub(crate) struct Idle {
     pub(crate) failures: Vec<Failure<Silent>>,
     /// How often a queue got other rules.
     pub(crate) policies: usize,
+    /// How it was disturbed, in order.
+    pub(crate) disturbed: Vec<String>,
     now: Instant,
 }
 
@@ -133,6 +135,8 @@ impl Engines for Idle {
         match command {
             Command::Attach { attached } => self.queues.push(*attached),
             Command::SetPolicy { .. } => self.policies += 1,
+            Command::Panic { .. } => self.disturbed.push("Panic".to_owned()),
+            Command::Stall { stall, .. } => self.disturbed.push(format!("{stall:?}")),
             _ => {}
         }
         Ok(())
@@ -323,7 +327,8 @@ impl Machine {
         let mut roster = Roster::default();
         roster.add_engine();
         let (queues, patched, failures) = (Vec::new(), Vec::new(), Vec::new());
-        let engines = Idle { roster, queues, patched, failures, policies: 0, now };
+        let disturbed = Vec::new();
+        let engines = Idle { roster, queues, patched, failures, policies: 0, disturbed, now };
         let store = LocalStore::new(Quota::default()).connect(DomId(0)).expect("the first");
         let hypervisor = Loopback::new().create_domain(DomId(0), Limits::default());
         let hypervisor = hypervisor.expect("the first");
