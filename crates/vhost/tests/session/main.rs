@@ -2,5 +2,6 @@
 
 mod both_ends;
 mod device;
+mod edges;
 mod faults;
 mod qemu;
