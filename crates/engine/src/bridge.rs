@@ -155,3 +155,70 @@ impl Bridges {
         by_port
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_wait_until_no_queue_of_a_device_is_behind() {
+        let arrivals = Arc::<BridgeBackpressure>::default();
+        let mut queues = [0, 1].map(|queue| BridgeQueue::new(Arc::clone(&arrivals), queue));
+        queues.iter_mut().for_each(BridgeQueue::set_behind);
+        assert!(arrivals.gauge().wait_for_relief());
+        assert!(!queues[0].clear_behind(), "the other one is behind");
+        assert!(arrivals.gauge().has_pressure());
+        assert!(queues[1].clear_behind(), "a sender sleeps");
+        assert!(!arrivals.gauge().has_pressure());
+        assert!(!queues[1].clear_behind(), "it is not behind any more");
+    }
+
+    #[test]
+    fn a_queue_is_behind_when_much_has_come_in_since_it_was_empty() {
+        let arrivals = Arc::<BridgeBackpressure>::default();
+        let mut queue = BridgeQueue::new(Arc::clone(&arrivals), 0);
+        let mut is_behind = |frames, bytes, is_all| {
+            queue.report_batch(Backlog { frames, bytes }, 3, is_all);
+            arrivals.gauge().has_pressure()
+        };
+        let almost = (HIGH.frames - 1, HIGH.bytes - 1);
+        assert!(!is_behind(almost.0, almost.1, false));
+        assert!(!is_behind(5, 5, true), "there are no more");
+        assert!(!is_behind(almost.0, 0, false));
+        assert!(is_behind(1, 0, false));
+        assert!(!is_behind(1, 0, true));
+        assert!(is_behind(1, HIGH.bytes, false));
+        assert_eq!(arrivals.gauge().sent(), 6 * 3);
+        drop(queue);
+        assert!(!arrivals.gauge().has_pressure(), "it was removed");
+    }
+
+    #[test]
+    fn devices_on_one_bridge_are_neighbours() {
+        let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
+        let at = |bridge: &str, last| BridgePort { bridge: bridge.into(), address: mac(last) };
+        let mut bridges = Bridges::default();
+        for (port, bridge, last) in [(1, "br0", 1), (3, "br0", 3), (4, "br1", 4)] {
+            bridges.join(PortId(port), at(bridge, last));
+        }
+        let known = |bridges: &Bridges| -> Vec<Vec<u8>> {
+            let of_port = |neighbors: &Option<Arc<Neighbors>>| {
+                let mut known: Vec<u8> =
+                    neighbors.iter().flat_map(|it| it.keys().map(|mac| mac.0[5])).collect();
+                known.sort_unstable();
+                known
+            };
+            bridges.neighbors().iter().map(of_port).collect()
+        };
+        assert_eq!(known(&bridges), [vec![], vec![1, 3], vec![], vec![1, 3], vec![]]);
+        bridges.join(PortId(1), at("br1", 1));
+        assert_eq!(known(&bridges)[3..], [vec![], vec![1, 4]], "it has moved");
+        // The bridge cannot tell these two apart.
+        bridges.join(PortId(5), at("br1", 4));
+        let of_address = bridges.neighbors()[1].as_ref().and_then(|it| it.get(&mac(4)).cloned());
+        let first = bridges.arrivals(PortId(4)).expect("it is on a bridge");
+        assert!(of_address.is_some_and(|it| Arc::ptr_eq(&it, &first)));
+        bridges.leave(PortId(4));
+        assert!(bridges.arrivals(PortId(4)).is_none() && bridges.arrivals(PortId(1)).is_some());
+    }
+}

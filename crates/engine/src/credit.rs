@@ -155,6 +155,8 @@ mod tests {
             assert_eq!(credit.available(later), 0);
             assert_eq!(credit.due(later), Some(Duration::from_millis(50)));
         }
+        let credit = Credit::without_burst(1000, Duration::from_millis(50), start);
+        assert_eq!(credit.available(later), 1000);
     }
 
     #[test]

@@ -206,3 +206,43 @@ impl Gauge {
         self.hops.count(engine);
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_reached_by_frames_or_by_bytes() {
+        let Backlog { frames, bytes } = HIGH;
+        let reaches = |frames, bytes| Backlog { frames, bytes }.reaches(HIGH);
+        assert!(reaches(frames, 0) && reaches(0, bytes));
+        assert!(!reaches(frames - 1, bytes - 1));
+        let marks = [Admission::Waits, Admission::Shared, Admission::Late].map(Admission::mark);
+        assert_eq!(marks, [LIMIT, SHARED, HIGH]);
+    }
+
+    #[test]
+    fn who_waits_is_woken_once_by_whichever_pressure_ends_last() {
+        let gauge = Gauge::default();
+        assert!(!gauge.wait_for_relief(), "there is no pressure");
+        gauge.raise();
+        gauge.raise_at_destination();
+        assert!(gauge.wait_for_relief());
+        assert!(gauge.lower() && gauge.has_pressure() && !gauge.is_raised());
+        assert!(gauge.wait_for_relief(), "it is held again");
+        assert!(gauge.lower_at_destination() && !gauge.has_pressure());
+        assert!(!gauge.lower_at_destination(), "no one waits");
+    }
+
+    #[test]
+    fn what_was_sent_is_never_less_than_before() {
+        let gauge = Gauge::default();
+        gauge.add_sent(7);
+        gauge.add_sent_shared(5);
+        gauge.raise_sent(3);
+        assert_eq!(gauge.sent(), 12);
+        gauge.raise_sent(20);
+        gauge.set_memory(99);
+        assert_eq!((gauge.sent(), gauge.memory()), (20, 99));
+    }
+}

@@ -146,3 +146,33 @@ impl Inbox {
         self.sleeps.store(false, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use ringway_datapath::{FramePool, PoolBudget};
+
+    use super::*;
+
+    #[test]
+    fn senders_are_held_from_the_high_mark_until_below_the_low_one() {
+        let inbox = Inbox::new(Waker::noop().clone());
+        let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+        let mut push = || {
+            let frame = pool.take(60).expect("there is memory");
+            let to = SlotId { index: 0, generation: 1 };
+            inbox.push(Parcel { to, frame, admission: Admission::Waits }).expect("there is room");
+            inbox.measure();
+            inbox.gauge().has_pressure()
+        };
+        assert!((1..Inbox::HIGH).all(|_| !push()));
+        assert!(push());
+        assert!(inbox.gauge().wait_for_relief() && !inbox.prepare_sleep());
+        while inbox.len() > Inbox::LOW {
+            inbox.pop();
+            assert!(!inbox.relieve(2));
+        }
+        inbox.pop();
+        assert!(inbox.relieve(2), "a sender sleeps");
+        assert!(!inbox.gauge().has_pressure() && !inbox.relieve(2));
+    }
+}

@@ -234,3 +234,80 @@ impl Roster {
         SlotId { index, generation: self.next_generation }
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    /// That of two engines.
+    fn roster() -> Roster {
+        let mut roster = Roster::default();
+        assert_eq!([roster.add_engine(), roster.add_engine()], [0, 1]);
+        roster
+    }
+
+    #[test]
+    fn a_queue_that_moves_keeps_its_gauge_and_its_old_place_is_used_again() {
+        let mut roster = roster();
+        let first = roster.place(PortId(3), 0, None, 0);
+        let second = roster.place(PortId(3), 1, None, 0);
+        assert_eq!([first.slot.index, second.slot.index], [0, 1]);
+        assert_eq!((roster.count(PortId(3)), roster.count(PortId(4))), (2, 0));
+        let moved = roster.redirect(PortId(3), 1, 1).expect("it is there");
+        assert_eq!((moved.from.engine, moved.from.slot), (0, second.slot));
+        assert_eq!((moved.to.engine, moved.to.slot.index), (1, 0));
+        assert!(Arc::ptr_eq(&moved.from.gauge, &moved.to.gauge));
+        assert_eq!(roster.queue(PortId(3), 1).map(|it| it.address.engine), Some(1));
+        assert_eq!(roster.queue(PortId(3), 0).map(|it| it.address.engine), Some(0));
+        assert!(roster.redirect(PortId(3), 2, 1).is_none());
+        assert_eq!(roster.place(PortId(4), 0, None, 0).slot.index, 2, "it is not free yet");
+        roster.free(&moved.from);
+        let next = roster.place(PortId(4), 1, None, 0);
+        assert_eq!(next.slot.index, 1);
+        assert_ne!(next.slot, second.slot, "frames for the old queue are not for this one");
+    }
+
+    #[test]
+    fn the_partner_of_a_queue_is_patched_to_it_in_turn() {
+        let mut roster = roster();
+        for (port, patched_to) in [(1, Some(2)), (2, Some(1)), (5, Some(1)), (6, None)] {
+            roster.place(PortId(port), 0, patched_to.map(PortId), 0);
+        }
+        let partner = |port, queue| roster.partner_of(PortId(port), queue).map(|it| it.port.0);
+        assert_eq!([partner(1, 0), partner(2, 0)], [Some(2), Some(1)]);
+        assert_eq!([partner(1, 1), partner(5, 0), partner(6, 0)], [None; 3]);
+    }
+
+    #[test]
+    fn a_directory_has_all_queues_and_what_guests_may_choose() {
+        let mut roster = roster();
+        for (port, queue) in [(0, 0), (2, 0), (2, 1)] {
+            roster.place(PortId(port), queue, None, 0);
+        }
+        roster.let_steer(PortId(2), Arc::default());
+        let directory = roster.directory(7, Vec::new());
+        let counts: Vec<usize> = directory.ports.iter().map(Vec::len).collect();
+        assert_eq!((directory.version, counts), (7, vec![1, 0, 2]));
+        let may_steer = |directory: &Directory, port| directory.steering(PortId(port)).is_some();
+        assert!(may_steer(&directory, 2) && !may_steer(&directory, 0) && !may_steer(&directory, 3));
+        let gone = roster.remove(PortId(2));
+        assert_eq!(gone.iter().map(|it| it.queue).collect::<Vec<_>>(), [0, 1]);
+        let directory = roster.directory(8, Vec::new());
+        assert_eq!(directory.ports.len(), 1);
+        assert!(!may_steer(&directory, 2) && directory.queues(PortId(2)).is_empty());
+    }
+
+    #[test]
+    fn work_is_counted_from_one_comparison_to_the_next() {
+        let mut roster = roster();
+        let gauge = roster.place(PortId(0), 0, None, 0).gauge;
+        gauge.add_taken(5);
+        gauge.add_delivered(7);
+        let work = |roster: &Roster| roster.queues()[0].work();
+        assert_eq!((work(&roster).load, work(&roster).taken), (12, 5));
+        roster.queues_mut().for_each(Placed::begin_comparison);
+        assert_eq!(work(&roster), Work::default());
+        gauge.add_taken(1);
+        assert_eq!((work(&roster).load, work(&roster).taken), (1, 1));
+    }
+}

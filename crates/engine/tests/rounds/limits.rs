@@ -80,6 +80,16 @@ fn egress_is_limited_over_all_queues_and_the_engine_sleeps_meanwhile() {
 }
 
 #[test]
+fn a_rate_of_what_leaves_is_spread_over_its_interval_if_that_is_long() {
+    let now = std::time::Instant::now();
+    let at_once =
+        |bytes, millis| egress_credit(bytes, Duration::from_millis(millis), now).available(now);
+    assert_eq!(at_once(500_000, 50), 10_000);
+    assert_eq!(at_once(500_000, 1), 500_000);
+    assert_eq!(at_once(49, 50), 49, "not a byte for each part");
+}
+
+#[test]
 fn only_short_segments_are_limited_over_all_queues() {
     for (queues, size) in [(1, 48), (4, 48), (2, 250)] {
         let mut bench = Bench::new(MEMORY);
