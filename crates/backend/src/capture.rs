@@ -122,3 +122,62 @@ fn is_gone(stream: &UnixStream, pause: Duration) -> io::Result<bool> {
     let source = ((), stream.as_fd(), PollFlags::RDHUP);
     wait(&[source], Some(pause)).map(|ready| !ready.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::time::{Instant, SystemTime};
+
+    use pcap_file::pcapng::{Block, PcapNgReader};
+
+    use super::*;
+
+    #[test]
+    fn a_frame_is_written_with_its_time_length_direction_and_queue() {
+        let at = Duration::new(1_700_000_000, 123_456_789);
+        let frame = |passage, queue| {
+            let (at, bytes) = (UNIX_EPOCH + at, vec![1, 2, 3]);
+            CapturedFrame { at, queue, passage, len: 1514, bytes }
+        };
+        let mut out = Vec::new();
+        let mut file = PcapngFile::begin(&mut out, "vif1.0", 96).expect("memory takes it");
+        for frame in [frame(Passage::Ingress, 0), frame(Passage::Egress, 3)] {
+            file.add(frame).expect("memory takes it");
+        }
+        file.flush().expect("memory takes it");
+        drop(file);
+        let mut reader = PcapNgReader::new(&out[..]).expect("it begins");
+        let mut found = Vec::new();
+        while let Some(block) = reader.next_block() {
+            let Block::EnhancedPacket(packet) = block.expect("it is whole") else { continue };
+            assert_eq!((packet.original_len, &*packet.data), (1514, &[1, 2, 3][..]));
+            assert_eq!(packet.timestamp, at);
+            found.push(packet.options.into_iter().map(|it| format!("{it:?}")).collect::<Vec<_>>());
+        }
+        let options = |flags, queue: &str| vec![flags, format!("Comment({queue:?})")];
+        let expected =
+            [options("Flags(1)".to_owned(), "queue 0"), options("Flags(2)".to_owned(), "queue 3")];
+        assert_eq!(found, expected);
+        let [interface] = reader.interfaces() else { panic!("there is one interface") };
+        assert_eq!((interface.linktype, interface.snaplen), (DataLink::ETHERNET, 96));
+        assert!(format!("{:?}", interface.options).contains("vif1.0"));
+    }
+
+    #[test]
+    fn a_capture_ends_with_its_vif_and_with_its_reader() {
+        let begin = || Capture::new(96, (Instant::now(), SystemTime::now()));
+        let capture = begin();
+        capture.close();
+        let (ours, mut theirs) = UnixStream::pair().expect("sockets");
+        stream_pcapng(&capture, "vif1.0", 96, ours);
+        let mut all = Vec::new();
+        theirs.read_to_end(&mut all).expect("it has ended");
+        assert!(!all.is_empty(), "the file has begun");
+
+        let capture = begin();
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        theirs.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        stream_pcapng(&capture, "vif1.0", 96, ours);
+        assert!(!capture.is_open(), "the port copies no more");
+    }
+}

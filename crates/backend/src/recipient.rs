@@ -145,3 +145,75 @@ fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A service manager that listens here, and what it was sent.
+    fn heard(socket: &UnixDatagram) -> Vec<String> {
+        let mut buffer = [0; 200];
+        let next = || {
+            let len = socket.recv(&mut buffer).ok()?;
+            Some(String::from_utf8_lossy(&buffer[..len]).into_owned())
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_service_manager_hears_what_concerns_it_in_its_own_words() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("notify");
+        let abstract_name = format!("@{}", path.display());
+        let name = SocketAddr::from_abstract_name(&abstract_name[1..]).expect("it is short");
+        let sockets = [
+            (UnixDatagram::bind(&path).expect("it is free"), path.as_os_str().to_owned()),
+            (UnixDatagram::bind_addr(&name).expect("it is free"), abstract_name.into()),
+        ];
+        for (socket, address) in sockets {
+            socket.set_nonblocking(true).expect("it is ours");
+            let connected = connect(&address).expect("it listens");
+            let address = Address::ServiceManager(Arc::new(connected));
+            let recipient = Recipient { address, ..Recipient::default() };
+            let vifs = ProcessReport::Vifs { count: 3, connected: 2 };
+            for report in [ProcessReport::Ready, ProcessReport::Alive, vifs.clone()] {
+                recipient.report(&report);
+            }
+            recipient.report(&ProcessReport::Attached { tenant: "red".to_owned() });
+            recipient.stopping();
+            recipient.pass_on(b"EXTEND_TIMEOUT_USEC=1");
+            let expected = [
+                "READY=1\n",
+                "WATCHDOG=1\n",
+                "STATUS=3 vifs, 2 connected\n",
+                "STOPPING=1\n",
+                "EXTEND_TIMEOUT_USEC=1",
+            ];
+            assert_eq!(heard(&socket), expected);
+            recipient.clone().with_notice(Some("see the log")).report(&vifs);
+            assert_eq!(heard(&socket), ["STATUS=3 vifs, 2 connected; see the log\n"]);
+            recipient.reloading();
+            let [reloading] = &heard(&socket)[..] else { panic!("it is one message") };
+            assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+            // A message is lost rather than waited for.
+            drop(socket);
+            recipient.report(&ProcessReport::Ready);
+        }
+    }
+
+    #[test]
+    fn a_supervisor_hears_each_report_as_it_is() {
+        let (ours, theirs) = Link::pair().expect("sockets");
+        let theirs = Link::new(theirs);
+        let recipient = Recipient::of_supervisor(Arc::new(ours));
+        assert!(recipient.watchdog.is_some());
+        let cut_off =
+            ProcessReport::CutOff { tenant: "red".to_owned(), reason: "its ring".to_owned() };
+        recipient.report(&cut_off);
+        recipient.stopping();
+        let found = theirs.receive::<ProcessReport>().expect("it is there");
+        assert!(matches!(found, ringway_control::Received::Message(it, _) if it == cut_off));
+        let found = theirs.receive::<ProcessReport>().expect("it is there");
+        assert!(matches!(found, ringway_control::Received::Nothing), "it has requested that");
+    }
+}

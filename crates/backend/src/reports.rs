@@ -126,3 +126,37 @@ fn send_keep_alives(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringway_control::{Link, Received};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_ready_once_and_reports_numbers_of_vifs_that_have_changed() {
+        let (ours, theirs) = Link::pair().expect("sockets");
+        let theirs = Link::new(theirs);
+        let mut recipient = Recipient::of_supervisor(Arc::new(ours));
+        // Keep-alive messages come by themselves.
+        recipient.watchdog = None;
+        let mut reports = Reports::start(recipient).expect("no thread is needed");
+        assert_eq!(reports.beat_interval_max(), None, "no one watches");
+        for _ in 0..2 {
+            reports.ready();
+            reports.vifs((2, 1));
+        }
+        reports.vifs((2, 2));
+        reports.described();
+        reports.vifs((2, 2));
+        reports.reloaded();
+        let next = || match theirs.receive().expect("it is there") {
+            Received::Message(report, _) => Some(report),
+            Received::Nothing | Received::End => None,
+        };
+        let found: Vec<ProcessReport> = std::iter::from_fn(next).collect();
+        let vifs = |connected| ProcessReport::Vifs { count: 2, connected };
+        let ready = || ProcessReport::Ready;
+        assert_eq!(found, [ready(), vifs(1), vifs(2), vifs(2), ready()]);
+    }
+}

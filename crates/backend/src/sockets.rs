@@ -161,3 +161,49 @@ impl ConnectionSource for PassedOn {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringway_control::Received;
+
+    use super::*;
+
+    fn orders(theirs: &Link) -> Vec<OpenerOrder> {
+        let next = || match theirs.receive().expect("it is there") {
+            Received::Message(order, _) => Some(order),
+            Received::Nothing | Received::End => None,
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_connection_is_that_of_the_opener_which_learns_of_its_end() {
+        let (ours, theirs) = Link::pair().expect("sockets");
+        let theirs = Link::new(theirs);
+        let (mut place, now) = (PassedOn::new("vm1", Arc::new(ours)), Instant::now());
+        let poll = |place: &mut PassedOn| place.poll_connection(now).expect("it is there");
+        assert!(poll(&mut place).is_none());
+        place.waits("the socket is missing".to_owned());
+        assert_eq!(place.obstacle(), Some("the socket is missing"));
+        place.connected(std::fs::File::open("/dev/null").expect("it is there").into());
+        assert_eq!(place.obstacle(), None);
+        assert!(poll(&mut place).is_some() && poll(&mut place).is_none());
+        place.worked();
+        for worked in [true, false] {
+            place.disconnected(now);
+            assert_eq!(place.due(), Some(now), "the opener has to know");
+            assert!(orders(&theirs).is_empty());
+            poll(&mut place);
+            assert_eq!(place.due(), None);
+            let order = OpenerOrder::Disconnected { name: "vm1".to_owned(), has_worked: worked };
+            assert_eq!(orders(&theirs), [order]);
+        }
+        let wanted = AreaRequest { rings: 2, size: 256, len: 4096 };
+        place.send_area_order(wanted).expect("it is there");
+        let wanted = AreaWanted { rings: 2, size: 256, len: 4096 };
+        assert_eq!(orders(&theirs), [OpenerOrder::Area { name: "vm1".to_owned(), wanted }]);
+        drop(theirs);
+        place.disconnected(now);
+        assert!(place.poll_connection(now).is_err(), "the opener has ended");
+    }
+}

@@ -180,3 +180,45 @@ pub fn for_tenant(purpose: &Purpose) -> Option<TenantVif> {
 fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the supervisor has ended")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_and_a_tenants_process_mean_the_same_vif() {
+        let (link, _theirs) = Link::pair().expect("sockets");
+        let backend = DomId(3);
+        let mut orders = Orders { link: Arc::new(link), backend, queues: Vec::new() };
+        let xen = Purpose::Xen(Vif { backend, frontend: DomId(7), handle: 1 });
+        for purpose in [xen, Purpose::Virtio("vm1".to_owned())] {
+            let named = for_tenant(&purpose).expect("tenants have it");
+            assert_eq!(orders.purpose(named), purpose);
+        }
+        assert_eq!(for_tenant(&Purpose::Uplink), None);
+        assert!(matches!(orders.passed(None), Passed::Nothing));
+        let reason = "there is no bridge".to_owned();
+        let not_made = orders.passed(Some(PassedDevice::NotMade { reason: reason.clone() }));
+        assert!(matches!(not_made, Passed::NotMade(found) if found == reason));
+    }
+
+    #[test]
+    fn queues_are_those_of_the_order_that_follows_them() {
+        let (ours, theirs) = Link::pair().expect("sockets");
+        let theirs = Link::new(theirs);
+        let mut orders = Orders { link: Arc::new(ours), backend: DomId(0), queues: Vec::new() };
+        assert!(orders.next().expect("it is there").is_none());
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        let fds = [std::os::fd::AsFd::as_fd(&file)];
+        for _ in 0..2 {
+            theirs.send(&TenantOrder::Queues, &fds).expect("there is room");
+        }
+        let forget = TenantOrder::Forget(TenantVif::Virtio("vm1".to_owned()));
+        theirs.send(&forget, &[]).expect("there is room");
+        assert_eq!(orders.next().expect("it is there"), Some(forget));
+        assert_eq!(orders.queues.len(), 2);
+        drop(theirs);
+        let ended = orders.next().expect_err("it has ended").to_string();
+        assert_eq!(ended, "the supervisor has ended");
+    }
+}

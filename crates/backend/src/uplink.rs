@@ -169,3 +169,16 @@ pub(crate) fn vlans_of(carried: &TrunkRules) -> VlanRules {
     let tagged = carried.vlans.iter().filter_map(|number| Vid::new(*number)).collect();
     VlanRules { untagged: None, tagged }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trunk_carries_each_valid_vlan_with_its_tag() {
+        let carried = TrunkRules { vlans: vec![5, 0, 4095, 7], is_private: false };
+        let VlanRules { untagged, tagged } = vlans_of(&carried);
+        assert_eq!(untagged, None);
+        assert_eq!(tagged.into_iter().map(Vid::get).collect::<Vec<_>>(), [5, 7]);
+    }
+}

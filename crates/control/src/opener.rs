@@ -70,7 +70,7 @@ pub enum OpenerEvent {
 }
 
 /// An inflight area that a front-end requests.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AreaWanted {
     /// The number of rings.
     pub rings: u16,
@@ -81,7 +81,7 @@ pub struct AreaWanted {
 }
 
 /// From the backend to the opener.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case")]
 pub enum OpenerOrder {
     /// A vif was added or removed.
