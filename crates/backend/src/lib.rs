@@ -10,7 +10,6 @@ mod capture;
 mod config;
 mod control;
 mod device_keeper;
-mod inflight;
 mod kernel;
 mod machinery;
 mod notes;

@@ -17,13 +17,14 @@ use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
 use ringway_vhost::{Area, Backend, Base, PairPlan, RegionKey, RingPlan};
 use ringway_vhost_shell::{BackendEnd, ConnectionSource, Device, Mode, Note};
-use ringway_virtback::{LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index};
+use ringway_virtback::{
+    InflightArea, LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index,
+};
 use ringway_virtio::{Format, QueueOptions};
 use ringway_wire::virtio::VHOST_F_LOG_ALL;
 use rustix::event::PollFlags;
 
 use crate::config::VhostVif;
-use crate::inflight::InflightArea;
 use memory::MemoryLimit;
 
 /// The most bytes of a dirty log: a bit for each page of 16 TiB. It bounds the memory that one

@@ -8,6 +8,7 @@
 mod announce;
 mod egress;
 mod fault;
+mod inflight;
 mod ingress;
 mod lending;
 mod log;
@@ -32,6 +33,7 @@ use ringway_virtio::{
 use ringway_wire::virtio::Features;
 
 pub use fault::PairFault;
+pub use inflight::InflightArea;
 pub use log::LogPlace;
 pub use parts::{PartsError, used_index};
 

@@ -7,15 +7,17 @@ use std::sync::atomic::Ordering;
 use ringway_sys::SharedPages;
 use ringway_sys::guest_memory::{MappingShare, Purpose, SharedFile};
 use ringway_vhost::Area;
-use ringway_virtback::InflightPlace;
 use ringway_virtio::Format;
 use ringway_wire::vhost_user::{inflight_packed, inflight_split};
+
+use crate::InflightPlace;
 
 /// The most bytes of an area: those of 256 of the longest rings.
 const AREA_LEN_MAX: u64 = 256 << 20;
 
 /// A mapped area.
-pub(crate) struct InflightArea {
+#[derive(Debug)]
+pub struct InflightArea {
     file: SharedFile,
     rings: u16,
     /// Descriptors of each ring.
@@ -26,10 +28,10 @@ pub(crate) struct InflightArea {
 
 impl InflightArea {
     /// Maps the area; `None` if it has no ring.
-    pub(crate) fn map(
-        share: &Arc<MappingShare>,
-        area: Area,
-    ) -> Result<Option<InflightArea>, String> {
+    ///
+    /// # Errors
+    /// Why it cannot be used, as text.
+    pub fn map(share: &Arc<MappingShare>, area: Area) -> Result<Option<InflightArea>, String> {
         let Area { rings, size, len, offset, file } = area;
         if len > AREA_LEN_MAX {
             return Err(format!(
@@ -50,7 +52,7 @@ impl InflightArea {
     }
 
     /// Notes that a pair is served from now on.
-    pub(crate) fn is_served(&mut self, pair: u16) {
+    pub fn is_served(&mut self, pair: u16) {
         self.begun.insert(pair);
     }
 
@@ -61,13 +63,7 @@ impl InflightArea {
     /// restarted it elsewhere. What is recorded there stays if that is the same place: a front-end
     /// that has only disabled a ring does not know where it continues. A split ring keeps this in
     /// its own memory.
-    pub(crate) fn open(
-        &self,
-        format: Format,
-        ring: u16,
-        size: u16,
-        base: u32,
-    ) -> Option<InflightPlace> {
+    pub fn open(&self, format: Format, ring: u16, size: u16, base: u32) -> Option<InflightPlace> {
         let len = match format {
             Format::Split => inflight_split::len(usize::from(self.size)),
             Format::Packed => inflight_packed::len(usize::from(self.size)),
@@ -139,7 +135,7 @@ mod tests {
             let file = file.try_clone().expect("a descriptor");
             InflightArea::map(&share, Area { rings: 2, size: 256, len, offset: 0, file })
         };
-        let refused = area(3 * part_len).err().expect("the file is shorter");
+        let refused = area(3 * part_len).expect_err("the file is shorter");
         assert!(refused.starts_with("the inflight area (SET_INFLIGHT_FD), "), "{refused}");
         let noted = area(2 * part_len).expect("it is sound").expect("it has rings");
         let part = noted.open(Format::Split, 1, 256, 0).expect("it has room");
