@@ -1,14 +1,12 @@
 //! The configuration of a backend, given at its start.
 
-use ringway_control::RunDir;
+use ringway_control::{Recipient, RunDir};
 use std::path::PathBuf;
 
 use ringway_host::{Defaults, HostConfig, Uplink, UplinkRules, VirtioWanted};
 use ringway_vhost_shell::Mode;
 use ringway_worker::WorkersConfig;
 use serde_json::Value;
-
-use crate::Recipient;
 
 /// A backend's settings.
 #[derive(Debug, Clone)]

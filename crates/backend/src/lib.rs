@@ -16,9 +16,7 @@ mod notes;
 mod opener;
 mod plugger;
 mod process;
-mod recipient;
 mod reload;
-mod reports;
 mod session;
 mod sockets;
 mod switch_process;
@@ -37,8 +35,6 @@ pub use config::{BackendConfig, Common, VhostVif};
 pub use device_keeper::DeviceKeeper;
 pub use kernel::{HostKernel, HostTap};
 pub use notes::NoteFiles;
-pub use recipient::Recipient;
-pub use reports::Reports;
 use ringway_control::Link as ControlLink;
 pub use ringway_host::{
     Change, Defaults, DeviceChange, DeviceState, HostConfig, KEYS, Purpose, Uplink, UplinkRules,

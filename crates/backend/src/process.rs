@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, WorkerStatus,
+    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reports, WorkerStatus,
 };
 use ringway_host::{Devices, QueueDown, Retried, Shared};
 use ringway_hypervisor::Hypervisor;
@@ -17,7 +17,6 @@ use crate::config::BackendConfig;
 use crate::kernel::HostKernel;
 use crate::machinery::Machinery;
 use crate::notes::{NoteFiles, end_process};
-use crate::reports::Reports;
 use crate::uplink::UplinkPort;
 
 /// How often load is balanced and the forwarding table is swept, while anything happens.

@@ -19,7 +19,7 @@ use crate::session::SessionSource;
 const RESEND: Duration = Duration::from_millis(10);
 
 /// Sockets of a backend, apart from those of XenStore, of the hypervisor and of
-/// [`Recipient`](crate::Recipient).
+/// [`Recipient`](ringway_control::Recipient).
 #[derive(Debug)]
 pub struct Sockets {
     pub(crate) control: ControlSocket,

@@ -2,13 +2,16 @@
 //!
 //! Backend and guest processes each serve a Unix socket in the run directory ([`RunDir`]). A client
 //! sends one request as a line of JSON and receives a line in reply; a capture continues with a
-//! stream of bytes. The requests and the state in the replies are those of `ringway-calls`.
+//! stream of bytes. The requests and the state in the replies are those of `ringway-calls`. What a
+//! process reports by itself goes to its supervisor or service manager ([`Reports`]).
 
 mod dir;
 pub mod files;
 mod link;
 mod opener;
 mod plugger;
+mod recipient;
+mod reports;
 mod server;
 mod tenancy;
 
@@ -25,6 +28,8 @@ pub use dir::RunDir;
 pub use link::{FDS_MAX, Link, Received};
 pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};
 pub use plugger::{PluggerEvent, PluggerOrder};
+pub use recipient::Recipient;
+pub use reports::Reports;
 pub use ringway_calls::*;
 pub use server::{Call, ControlServer, ControlSocket, Reply};
 pub use tenancy::{

@@ -8,8 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use ringway_backend::Recipient;
-use ringway_control::{ProcessReport, RunDir};
+use ringway_control::{ProcessReport, Recipient, RunDir};
 
 /// Bytes of a message: several times the longest.
 const MESSAGE_LEN_MAX: usize = 4096;

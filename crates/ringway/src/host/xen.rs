@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use ringway_backend::{Recipient, Sockets};
+use ringway_backend::Sockets;
 use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
+use ringway_control::Recipient;
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::hangup::Hangup;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ringway_backend::{
-    BackendConfig, Common, Defaults, HostConfig, Recipient, Sockets, Tenancy, Uplink, UplinkRules,
-    VhostVif,
+    BackendConfig, Common, Defaults, HostConfig, Sockets, Tenancy, Uplink, UplinkRules, VhostVif,
 };
 use ringway_confine::Role::{Tenant, Vifs};
 use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
-use ringway_control::{Link, RunDir};
+use ringway_control::{Link, Recipient, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;

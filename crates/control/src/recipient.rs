@@ -11,8 +11,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringway_control::{Link, ProcessReport};
 use sd_notify::NotifyState;
+
+use crate::link::Link;
+use crate::tenancy::ProcessReport;
 
 /// Twice the interval between keep-alive messages to a supervisor.
 const SUPERVISED_WATCHDOG: Duration = Duration::from_secs(2);
@@ -212,8 +214,8 @@ mod tests {
         recipient.report(&cut_off);
         recipient.stopping();
         let found = theirs.receive::<ProcessReport>().expect("it is there");
-        assert!(matches!(found, ringway_control::Received::Message(it, _) if it == cut_off));
+        assert!(matches!(found, crate::link::Received::Message(it, _) if it == cut_off));
         let found = theirs.receive::<ProcessReport>().expect("it is there");
-        assert!(matches!(found, ringway_control::Received::Nothing), "it has requested that");
+        assert!(matches!(found, crate::link::Received::Nothing), "it has requested that");
     }
 }

@@ -11,10 +11,10 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_control::ProcessReport;
 use ringway_watchdog::{Finding, Pulse, Roster, Watch, WatchConfig};
 
 use crate::recipient::Recipient;
+use crate::tenancy::ProcessReport;
 
 /// The last reports, and the watch over the threads of this process, held by the one that runs its
 /// control loop.
@@ -25,7 +25,7 @@ pub struct Reports {
     vifs: Option<(usize, usize)>,
     pulse: Arc<Pulse>,
     /// Other threads of this process enter it.
-    pub(crate) roster: Roster,
+    pub roster: Roster,
     watch: Option<Watch>,
 }
 
@@ -129,7 +129,7 @@ fn send_keep_alives(
 
 #[cfg(test)]
 mod tests {
-    use ringway_control::{Link, Received};
+    use crate::link::{Link, Received};
 
     use super::*;
 
