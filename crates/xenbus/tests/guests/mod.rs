@@ -211,6 +211,7 @@ impl Side<'_> {
     /// Creates a control ring and writes its keys, if the backend offers one.
     pub(crate) fn write_control_keys(&mut self) {
         let offer = Offer::read(&store::keys(self.store, &VIF.backend_dir()));
+        //= netif.h:ctrl-ring
         let offers_ring = offer.is_ok_and(|offer| offer.control_ring);
         *self.control = offers_ring.then(|| {
             *self.next_ref += 1;
