@@ -12,6 +12,7 @@ mod fault;
 mod ingress;
 mod interrupted;
 mod lending;
+mod parse;
 mod runs;
 mod stopwatch;
 
