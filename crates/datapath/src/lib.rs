@@ -18,6 +18,7 @@ pub mod headers;
 mod interleavings;
 mod mac;
 pub mod merge;
+mod multicast;
 mod pending;
 #[cfg(feature = "std")]
 mod queue;
@@ -39,6 +40,7 @@ pub use frame::{
     MIDDLE_LEN, Metadata, PoolBudget, SMALL_LEN,
 };
 pub use mac::MacAddr;
+pub use multicast::{FilterFull, MulticastFilter};
 pub use pending::Pending;
 #[cfg(feature = "std")]
 pub use queue::{Budget, PortQueue, Probe, QueueDown, QueueTraits, Result, Wakers, Woken};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{DropReason, Frame, FrameBatch, segment};
+use ringway_datapath::{DropReason, Frame, FrameBatch, MulticastFilter, segment};
 
 use crate::credit::Credit;
 
@@ -13,6 +13,8 @@ use crate::credit::Credit;
 pub struct Limits {
     /// Whether all frames are dropped, those that would enter and those that would leave.
     pub is_down: bool,
+    /// The multicast frames that leave, if the guest wants only some. The others are no drops.
+    pub multicast: Option<Arc<MulticastFilter>>,
     /// How much may enter.
     pub ingress: Option<Arc<Credit>>,
     /// How many segments may enter beyond what senders usually ask for: see

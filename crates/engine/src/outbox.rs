@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    BATCH, DropReason, Frame, FramePool, FrameQueue, PortQueue, QueueCounters, QueueDown,
-    QueueTraits, segment,
+    BATCH, DropReason, Frame, FramePool, FrameQueue, MacAddr, MulticastFilter, PortQueue,
+    QueueCounters, QueueDown, QueueTraits, segment,
 };
 
 use crate::capture::{Capture, Passage};
@@ -41,8 +41,7 @@ pub(crate) struct Outbox {
     frames: FrameQueue,
     /// The limit of what leaves by its port, if there is one.
     credit: Option<Arc<Credit>>,
-    /// Whether all frames are dropped.
-    is_down: bool,
+    gate: Gate,
     /// Frames that are already paid for: they leave before the others.
     admitted: FrameQueue,
     bytes: usize,
@@ -62,6 +61,16 @@ pub(crate) struct Outbox {
 /// Linux's backend keeps frames for a guest that receives none (`rx_drain_timeout_msecs` of
 /// drivers/net/xen-netback/netback.c).
 const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// Which frames may be added.
+enum Gate {
+    /// All.
+    Open,
+    /// Those that the guest wants.
+    Filtered(Arc<MulticastFilter>),
+    /// None.
+    Down,
+}
 
 /// The result of one call of [`Outbox::send`].
 pub(crate) struct Sent {
@@ -89,7 +98,7 @@ impl Outbox {
             counters,
             frames: FrameQueue::new(),
             credit: None,
-            is_down: false,
+            gate: Gate::Open,
             admitted: FrameQueue::new(),
             bytes: 0,
             memory: 0,
@@ -129,12 +138,20 @@ impl Outbox {
         pool: &mut FramePool,
         at: &Enqueue<'_>,
     ) {
-        if self.is_down {
-            return frames.for_each(|frame| self.refuse(frame, DropReason::LinkDown, pool));
-        }
+        let filter = match &self.gate {
+            Gate::Open => None,
+            Gate::Filtered(filter) => Some(Arc::clone(filter)),
+            Gate::Down => {
+                return frames.for_each(|frame| self.refuse(frame, DropReason::LinkDown, pool));
+            }
+        };
         let mark = if self.is_stalled() { LOW } else { admission.mark() };
         let mut memory_max = MEMORY_GUARANTEED;
         for frame in frames {
+            if filter.as_ref().is_some_and(|filter| !is_wanted(&frame, filter)) {
+                pool.recycle(frame);
+                continue;
+            }
             if self.memory >= memory_max {
                 memory_max = self.memory_max(at.memory_max(pool));
             }
@@ -257,7 +274,11 @@ impl Outbox {
 
     /// Sets or removes the limits of what leaves. Frames that wait already may still leave.
     pub(crate) fn limit(&mut self, limits: &Limits) {
-        self.is_down = limits.is_down;
+        self.gate = match &limits.multicast {
+            _ if limits.is_down => Gate::Down,
+            None => Gate::Open,
+            Some(filter) => Gate::Filtered(Arc::clone(filter)),
+        };
         self.credit.clone_from(&limits.egress);
         if self.credit.is_none() {
             while let Some(frame) = self.admitted.pop_back() {
@@ -410,6 +431,11 @@ impl Outbox {
     fn recycle_all(&mut self, pool: &mut FramePool) {
         self.admitted.drain(..).chain(self.frames.drain(..)).for_each(|frame| pool.recycle(frame));
     }
+}
+
+#[inline(never)]
+fn is_wanted(frame: &Frame, filter: &MulticastFilter) -> bool {
+    frame.bytes().first_chunk().is_none_or(|to| filter.passes(MacAddr(*to)))
 }
 
 /// A queue that is on its way here, and the frames sent to it meanwhile.

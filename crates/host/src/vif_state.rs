@@ -336,6 +336,7 @@ impl<W: World> VifState<W> {
         let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
         Limits {
             is_down: self.limited.wanted.link == Some(LinkState::Down),
+            multicast: None,
             ingress: self.limited.tx.clone(),
             segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),

@@ -3,7 +3,7 @@
 
 use ringway_datapath::{Ends, Frame, FramePool, FrameVlan, segment};
 
-use super::{Enqueue, MEMORY_GUARANTEED, Outbox, OutboxSlot, Outboxes};
+use super::{Enqueue, Gate, MEMORY_GUARANTEED, Outbox, OutboxSlot, Outboxes};
 use crate::gauge::{Backlog, HIGH};
 use crate::slot::SlotId;
 use crate::state::EgressEvent;
@@ -46,7 +46,7 @@ impl Outbox {
         };
         let memory = self.memory + sums.memory;
         !backlog.reaches(HIGH)
-            && !self.is_down
+            && matches!(self.gate, Gate::Open)
             && !self.is_stalled()
             && self.capture.is_none()
             && self.traits.takes.has(sums.ends)

@@ -252,10 +252,14 @@ fn write_flow(frame: &mut [u8], flow: u16) {
     frame[34..36].copy_from_slice(&flow.to_be_bytes());
 }
 
-/// The address of a station, or broadcast for 255.
+/// The number of a group, in place of that of a station.
+pub(crate) const GROUP: u8 = 254;
+
+/// The address of a station, of the [`GROUP`], or broadcast for 255.
 pub(crate) fn address(station: u8) -> MacAddr {
     match station {
         255 => MacAddr([0xff; 6]),
+        GROUP => MacAddr([0x33, 0x33, 0, 0, 0, 1]),
         _ => MacAddr([2, 0, 0, 0, 0, station]),
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringway_datapath::{DropReason, Gso, GsoKind};
+use ringway_datapath::{DropReason, Gso, GsoKind, MulticastFilter};
 use ringway_engine::{Credit, Limits, Stations, Wait, egress_credit, segment_credit};
 
-use crate::bench::{Bench, ONE};
+use crate::bench::{Bench, GROUP, ONE, address};
 use crate::{MEMORY, SECOND};
 
 #[test]
@@ -42,6 +42,36 @@ fn a_port_whose_link_is_down_gets_and_sends_nothing() {
     bench.ready(&other);
     bench.run(Duration::from_millis(1), |_| ());
     assert_eq!((cut_off.far().received, other.far().received), (1, 1));
+}
+
+#[test]
+fn multicast_frames_that_a_guest_does_not_want_stop_at_its_port_and_are_no_drops() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, other) = (bench.port(1, 1, ONE).remove(0), bench.port(2, 1, ONE).remove(0));
+    let picky = bench.port(3, 1, ONE).remove(0);
+    // As the device of a guest on a bridge of the host.
+    let device = bench.patched_port(4, 1, 3).remove(0);
+    let filter = Arc::new(MulticastFilter::default());
+    let limits = Limits { multicast: Some(Arc::clone(&filter)), ..Limits::default() };
+    bench.limit(&picky, &limits);
+    let send = |bench: &mut Bench| {
+        for source in [&sender, &device] {
+            source.far().script = [(GROUP, 60), (255, 60)].into();
+            bench.ready(source);
+        }
+        bench.run(Duration::from_millis(1), |_| ());
+        (picky.far().received, other.far().received)
+    };
+    //= netif.h:multicast-filter
+    assert_eq!(send(&mut bench), (2, 2));
+    filter.add(address(GROUP)).expect("there is room");
+    assert_eq!(send(&mut bench), (2 + 4, 2 + 2));
+    filter.remove(address(GROUP));
+    bench.limit(&picky, &Limits::default());
+    assert_eq!(send(&mut bench), (6 + 4, 4 + 2));
+    for station in [&sender, &device, &picky] {
+        assert!(DropReason::ALL.iter().all(|reason| station.dropped(*reason) == 0));
+    }
 }
 
 #[test]
