@@ -229,6 +229,7 @@ fn attach(
         rx_ring: machine.map(granted.grefs[1]),
         events: machine.channels().1,
         features: FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true },
+        multicast: None,
         counters: Arc::new(QueueCounters::default()),
     })?;
     let QueueEvents::Split { tx: event, .. } = machine.channels().1 else {

@@ -26,7 +26,7 @@ const ACTIONS_MAX: usize = 32;
 const QUEUES_MAX: u16 = 8;
 
 /// Keys with a meaning.
-const KEYS: [&str; 40] = [
+const KEYS: [&str; 43] = [
     "state",
     "online",
     "frontend",
@@ -55,6 +55,9 @@ const KEYS: [&str; 40] = [
     "feature-split-event-channels",
     "feature-ctrl-ring",
     "ringway-control-ring",
+    "feature-multicast-control",
+    "ringway-multicast-control",
+    "request-multicast-control",
     "multi-queue-max-queues",
     "request-rx-copy",
     "feature-rx-notify",
@@ -124,6 +127,7 @@ impl World {
             queues_max: input.u16() % (QUEUES_MAX + 1),
             split_event_channels: input.flag(),
             control_ring: input.flag(),
+            multicast_control: input.flag(),
             features: features(input),
         };
         let hotplug = hotplug(input);
@@ -144,7 +148,8 @@ impl World {
         world.offered = world.offered.max(queues_max.unwrap_or(0));
         let reconnects = input.choose(&[Reconnects::Automatically, Reconnects::Never]);
         let (split_event_channels, control_ring) = (input.flag(), input.flag());
-        let offered = Offered { queues_max, split_event_channels, control_ring };
+        let multicast_control = input.flag();
+        let offered = Offered { queues_max, split_event_channels, control_ring, multicast_control };
         let start = backend::Input::Start { own, peer, offered, reconnects };
         world.feed_backend(start, input);
         let (own, peer) = (state(input), state(input));
@@ -313,7 +318,7 @@ impl World {
         for (dir, values) in [(BACK_DIR, &self.back_dir), (FRONT_DIR, &self.front_dir)] {
             let keys = keys(dir, values);
             let _ = (keys.mac(), keys.mtu_configured(), keys.rate(), keys.obsolete());
-            let _ = keys.wants_control_ring();
+            let _ = (keys.wants_control_ring(), keys.wants_multicast_control());
             let _ = (keys.is_online(), keys.script(), keys.bridge(), Hotplug::read(&keys));
             assert!(keys.mtu().is_ok_and(|mtu| mtu > 0) || keys.mtu().is_err());
             assert!(keys.max_queues_limit().ok().flatten().is_none_or(|wanted| wanted > 0));

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{
@@ -19,7 +20,7 @@ use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, end_pa
 use ringway_fuzz::{Input, frames};
 use ringway_hypervisor::{Access, GrantTable};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
+use ringway_netback::{FrontendFeatures, MulticastControl, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{
@@ -84,6 +85,7 @@ fn complete(waiting: &mut FrameQueue, pool: &mut StalePool) {
 struct Guest<'m> {
     machine: &'m Machine,
     back: VifQueue<LoopbackMemory, LoopbackEvent>,
+    multicast: Arc<MulticastControl>,
     tx: FrontRing<Tx>,
     rx: FrontRing<Rx>,
     ring_pages: [SharedPages; 2],
@@ -135,6 +137,8 @@ impl<'m> Guest<'m> {
         let caps = if bits & 1 != 0 { OffloadCaps::ALL } else { OffloadCaps::NONE };
         let is_lending = bits & 4 != 0;
         let counters = Arc::new(QueueCounters::default());
+        let multicast = MulticastControl::new(Arc::default(), Waker::noop().clone());
+        let multicast = Arc::new(multicast);
         let parts = QueueParts {
             peer: GUEST,
             memory: machine.memory(),
@@ -142,6 +146,7 @@ impl<'m> Guest<'m> {
             rx_ring: machine.map(rings.grefs[1]),
             events,
             features: FrontendFeatures { caps, rx_notify: bits & 2 != 0 },
+            multicast: Some(Arc::clone(&multicast)),
             counters: Arc::clone(&counters),
         };
         let back = VifQueue::attach(parts);
@@ -154,6 +159,7 @@ impl<'m> Guest<'m> {
         Some(Guest {
             machine,
             back,
+            multicast,
             tx,
             rx,
             ring_pages,
@@ -184,6 +190,7 @@ impl<'m> Guest<'m> {
             13 => {
                 self.back.arm()?;
                 self.back.woken(Woken::Unknown)?;
+                self.multicast.note(|_| ());
             }
             14 => self.disturb(input),
             _ => self.scribble(input),

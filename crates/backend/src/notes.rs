@@ -30,6 +30,7 @@ impl NoteFiles {
             Note::Negotiated(name) => self.dir.vhost(name),
             Note::Settings(name) => self.dir.vhost_limits(name),
             Note::Hashing(name) => self.dir.hashing(name),
+            Note::Multicast(name) => self.dir.multicast(name),
             Note::Devices => self.dir.devices(),
             Note::Traffic => self.dir.traffic(),
             Note::Restarts => self.dir.restarts(),

@@ -196,6 +196,7 @@ impl SwitchProcess {
                 rx_ring,
                 events,
                 features,
+                multicast: None,
                 counters: Arc::clone(&counters),
             });
             let queue = queue.map_err(io::Error::other)?;

@@ -133,6 +133,9 @@ pub struct VifStatus {
     /// output of a mirror.
     #[serde(default)]
     pub mirror: Vec<String>,
+    /// The multicast addresses whose frames its guest gets, if that has requested to get no others.
+    #[serde(default)]
+    pub groups_wanted: Option<Vec<String>>,
     /// Its role in multicast, if multicast is snooped.
     #[serde(default)]
     pub multicast: Option<MulticastStatus>,

@@ -11,8 +11,9 @@ const VHOST: &str = "vhost-";
 const FEATURES: &str = ".features";
 /// The suffix of files with changed limits.
 const LIMITS: &str = ".limits";
-/// The prefix of files with what guests of Xen have set.
+/// The prefixes of files with what guests of Xen have set.
 const HASHING: &str = "hashing-";
+const MULTICAST: &str = "multicast-";
 
 /// A run directory: sockets and state of one emulated host.
 #[derive(Debug, Clone)]
@@ -129,16 +130,22 @@ impl RunDir {
         self.0.join(format!("{HASHING}{vif}"))
     }
 
+    /// The multicast frames that the guest of a Xen vif has ordered, for the next backend.
+    pub fn multicast(&self, vif: &str) -> PathBuf {
+        self.0.join(format!("{MULTICAST}{vif}"))
+    }
+
     /// The limits of a virtio vif that a user has changed, for the next backend.
     pub fn vhost_limits(&self, name: &str) -> PathBuf {
         self.0.join(format!("{VHOST}{name}{LIMITS}"))
     }
 
     /// Whether a file of this name in the directory holds what was set of a vif:
-    /// [`vhost_limits`](Self::vhost_limits) or [`hashing`](Self::hashing).
+    /// [`vhost_limits`](Self::vhost_limits), [`hashing`](Self::hashing) or
+    /// [`multicast`](Self::multicast).
     pub fn has_settings(file_name: &str) -> bool {
         let has_limits = file_name.starts_with(VHOST) && file_name.ends_with(LIMITS);
-        has_limits || file_name.starts_with(HASHING)
+        has_limits || [HASHING, MULTICAST].iter().any(|of| file_name.starts_with(of))
     }
 
     /// Whether a file of this name is one of a virtio vif.

@@ -35,6 +35,8 @@ pub enum DropReason {
     MulticastLimit,
     /// Frames to unknown addresses were limited.
     UnknownLimit,
+    /// Not a frame, but a guest's request for one more multicast address than a vif may have.
+    MulticastFull,
     /// The link of the port that it came from or should leave by is down.
     LinkDown,
     /// A copy for a mirror that had no room; the frame itself was forwarded.
@@ -68,7 +70,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 28] = [
+    pub const ALL: [DropReason; 29] = [
         DropReason::Malformed,
         DropReason::TooLong,
         DropReason::GrantCopy,
@@ -83,6 +85,7 @@ impl DropReason {
         DropReason::BroadcastLimit,
         DropReason::MulticastLimit,
         DropReason::UnknownLimit,
+        DropReason::MulticastFull,
         DropReason::LinkDown,
         DropReason::MirrorLost,
         DropReason::BadSource,
@@ -116,6 +119,7 @@ impl DropReason {
             DropReason::BroadcastLimit => "broadcast_limit",
             DropReason::MulticastLimit => "multicast_limit",
             DropReason::UnknownLimit => "unknown_limit",
+            DropReason::MulticastFull => "multicast_full",
             DropReason::LinkDown => "link_down",
             DropReason::MirrorLost => "mirror_lost",
             DropReason::BadSource => "bad_source",
@@ -139,7 +143,7 @@ impl DropReason {
         match self {
             Malformed | TooLong | GrantCopy | BadOffload | QueueFull | RateLimit | InboxFull
             | NoBuffer | NoRoute | LinkLocal | FloodLimit | BroadcastLimit | MulticastLimit
-            | UnknownLimit | LinkDown | MirrorLost => false,
+            | UnknownLimit | MulticastFull | LinkDown | MirrorLost => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
             | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
         }

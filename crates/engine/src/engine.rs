@@ -448,7 +448,7 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Polls a source in each round again.
-    fn wake(&mut self, slot: usize) {
+    pub(crate) fn wake(&mut self, slot: usize) {
         let Some(source) = self.sources[slot].as_mut() else { return };
         if matches!(source.state(), Ingress::Armed) {
             source.on(IngressEvent::Woken);

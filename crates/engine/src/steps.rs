@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use ringway_datapath::{PortQueue, QueueCounters};
@@ -56,6 +57,11 @@ pub enum Command<Q> {
         id: SlotId,
         /// What limits it.
         limits: Limits,
+    },
+    /// Poll a queue, which waited for the control plane.
+    Poll {
+        /// The place of the queue.
+        id: SlotId,
     },
     /// Give a queue's port another share of the engine.
     SetWeight {
@@ -137,6 +143,9 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Attach { attached } => self.attach(*attached),
             Command::Capture { id, capture } => self.capture(id, &capture),
             Command::Limit { id, limits } => self.limit(id, limits),
+            Command::Poll { id } if self.source(id).is_some() => self.wake(id.index),
+            // It is gone.
+            Command::Poll { .. } => {}
             Command::SetWeight { id, weight } => self.set_weight(id, weight),
             Command::Panic { id } => self.panic_for_test(id),
             Command::Stall { id, stall } => self.stall_for_test(id, stall),
@@ -176,6 +185,9 @@ pub trait Engines {
 
     /// All queues of a port have been attached: they may now change places.
     fn attached(&mut self, port: PortId);
+
+    /// Wakes the control plane, from any thread: a queue has work for it.
+    fn waker(&self) -> Waker;
 
     /// A queue that failed since the last call. The other queues of its port are served until they
     /// are detached.

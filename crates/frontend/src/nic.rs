@@ -346,7 +346,8 @@ impl<H: Hypervisor> NicLink<H> {
             .map(|queue| queue.add_control(backend, hypervisor.alloc_unbound(backend)?))
             .transpose()?;
         self.has_control = control.is_some();
-        Ok(Allocated { queues, control })
+        // The kernel does not tell which groups its device listens to.
+        Ok(Allocated { queues, control, multicast_control: false })
     }
 
     /// Whether a hash was set, and is one for the queues that exist now. The backend would refuse

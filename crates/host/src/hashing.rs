@@ -6,22 +6,15 @@ use std::io;
 use ringway_steering::control::{HashControl, TEXT_LEN_MAX};
 use ringway_xenbus::{Keys, XenbusState};
 
-use crate::notes::{Note, Notes};
+use crate::notes::{self, Note, Notes};
 
 /// What an earlier process that has served the vif has noted, if there was one.
 pub(crate) fn known(name: &str, keys: &Keys, notes: &mut impl Notes) -> HashControl {
     // A toolstack has just made the vif.
     if keys.state() == XenbusState::Initialising {
-        forget(name, notes);
+        notes::forget(&note(name), notes);
     }
     read(name, notes)
-}
-
-/// The vif has ended.
-pub(crate) fn forget(name: &str, notes: &mut impl Notes) {
-    if let Err(error) = notes.remove(&note(name)) {
-        tracing::warn!("{error}");
-    }
 }
 
 /// Notes what the guest sets before it gets the response: the next process steers by it as soon as
@@ -59,12 +52,11 @@ pub(crate) fn keep(
 }
 
 fn read(name: &str, notes: &mut impl Notes) -> HashControl {
-    let len_max = u64::try_from(TEXT_LEN_MAX).unwrap_or(u64::MAX);
-    let text = String::from_utf8(notes.read(&note(name), len_max)).unwrap_or_default();
-    HashControl::from_text(&text).unwrap_or_default()
+    HashControl::from_text(&notes::text_of(&note(name), TEXT_LEN_MAX, notes)).unwrap_or_default()
 }
 
-fn note(name: &str) -> Note {
+/// The note of a vif.
+pub(crate) fn note(name: &str) -> Note {
     Note::Hashing(name.to_owned())
 }
 

@@ -322,7 +322,7 @@ impl<W: World> Host<W> {
 
     /// When something is due that was deferred.
     pub fn due(&self) -> Option<Instant> {
-        let xen = self.vifs.values().filter_map(|it| it.end.due());
+        let xen = self.vifs.values().filter_map(XenVif::due);
         let virtio = self.virtio.iter().filter_map(VirtioVif::due);
         xen.chain(virtio).chain(self.shared.ovs.due()).min()
     }
@@ -330,7 +330,7 @@ impl<W: World> Host<W> {
     /// Gives turns to the vifs of Xen whose deferred work is due.
     pub fn note_due(&mut self, now: Instant) {
         for (vif, xen) in &self.vifs {
-            if xen.end.due().is_some_and(|due| due <= now) {
+            if xen.due().is_some_and(|due| due <= now) {
                 self.turns.note(*vif, |events| events.is_due = true);
             }
         }

@@ -23,6 +23,7 @@ mod host;
 mod limited;
 mod log;
 mod mirrors;
+mod multicast;
 mod negotiated;
 mod notes;
 mod occupants;

@@ -14,6 +14,8 @@ pub enum Note {
     Settings(String),
     /// What the guest of the Xen vif with this name has set over its control ring.
     Hashing(String),
+    /// The multicast frames that the guest of the Xen vif with this name has ordered.
+    Multicast(String),
     /// What was applied to network devices.
     Devices,
     /// The Xen vifs that had traffic recently.
@@ -127,6 +129,19 @@ impl<N: Notes> Notes for Retried<N> {
 
     fn seconds(&self) -> u64 {
         self.notes.seconds()
+    }
+}
+
+/// The text of a note, of at most so many bytes; empty if it does not exist.
+pub(crate) fn text_of(note: &Note, len_max: usize, notes: &mut impl Notes) -> String {
+    let len_max = u64::try_from(len_max).unwrap_or(u64::MAX);
+    String::from_utf8(notes.read(note, len_max)).unwrap_or_default()
+}
+
+/// Removes the note of a vif that has ended.
+pub(crate) fn forget(note: &Note, notes: &mut impl Notes) {
+    if let Err(error) = notes.remove(note) {
+        tracing::warn!("{error}");
     }
 }
 

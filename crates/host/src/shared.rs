@@ -213,6 +213,7 @@ impl Shared {
             queues_max: queues_wanted.unwrap_or(self.config.max_queues).max(1),
             split_event_channels: self.config.split_event_channels,
             control_ring: true,
+            multicast_control: true,
             features: Features::from(self.config.offloads),
         }
     }

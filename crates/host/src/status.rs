@@ -46,6 +46,14 @@ fn hash_status(set: &HashControl) -> Option<HashStatus> {
     Some(HashStatus::new(steering.types(), set.key(), steering.mapping()))
 }
 
+/// The multicast addresses whose frames a guest gets, if it does not get all.
+fn groups_wanted<W: World>(state: &VifState<W>) -> Option<Vec<String>> {
+    let is_filtered = state.is_multicast_filtered && state.connection.is_some();
+    let mut addresses = is_filtered.then(|| state.groups()).flatten()?;
+    addresses.sort_unstable();
+    Some(texts(&addresses))
+}
+
 /// What vifs without a network device are attached to.
 const SWITCH: &str = "switch";
 
@@ -115,6 +123,7 @@ impl View<'_> {
             // Its guest may accept more than we do.
             offloads: offload_names(caps.and(self.shared.config.offloads)),
             hash: hash_status(&state.hashing.lock().unwrap_or_else(PoisonError::into_inner)),
+            groups_wanted: groups_wanted(state),
             ..status
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
 use ringway_netback::Interrupted;
@@ -19,6 +19,7 @@ use crate::connection::Connection;
 use crate::device::{HostLinks, Link, Purpose, VifDevice};
 use crate::limited::{Limited, unlimited};
 use crate::log::{LeftOut, LogAllowance};
+use crate::multicast::Ordered;
 use crate::quarantine::Charged;
 use crate::rules::Rules;
 use crate::shared::Shared;
@@ -45,6 +46,10 @@ pub struct VifState<W: World> {
     /// What its guest has set over its control ring. It outlives connections: a guest that returns
     /// may rely on it.
     pub hashing: Arc<Mutex<HashControl>>,
+    /// The multicast frames that its guest has ordered in this connection.
+    pub(crate) ordered: Ordered,
+    /// Whether its guest gets only those.
+    pub is_multicast_filtered: bool,
     /// Whether it is quarantined because of panics.
     pub is_quarantined: bool,
     /// The connection, while queues are attached.
@@ -72,6 +77,8 @@ impl<W: World> VifState<W> {
             bind: Bind::default(),
             limited: Limited::new(shared.flood_budget(now), now),
             hashing: Arc::default(),
+            ordered: Ordered::nothing(now),
+            is_multicast_filtered: false,
             is_quarantined: false,
             connection: None,
             log: LogAllowance::new(now),
@@ -128,14 +135,36 @@ impl<W: World> VifState<W> {
         self.limited.bad = bad;
         let config = &hosting.shared.config.switch;
         self.limited.set(wanted, (config.flood, config.storm), hosting.now);
+        self.apply_limits(hosting);
         let Some(connection) = &self.connection else { return };
-        let (limits, weight) = (self.limits(hosting.shared), self.limited.weight());
+        let weight = self.limited.weight();
+        for port in connection.device_port.into_iter().chain([connection.port]) {
+            command(hosting.engines, port, |id| Command::SetWeight { id, weight });
+        }
+    }
+
+    /// Gives the engines the limits as they are now, if the vif's guest is connected.
+    pub(crate) fn apply_limits(&self, hosting: &mut Hosting<'_, W>) {
+        let Some(connection) = &self.connection else { return };
+        let limits = self.limits(hosting.shared);
         command(hosting.engines, connection.port, |id| Command::Limit {
             id,
             limits: limits.clone(),
         });
-        for port in connection.device_port.into_iter().chain([connection.port]) {
-            command(hosting.engines, port, |id| Command::SetWeight { id, weight });
+    }
+
+    /// The multicast addresses that its guest has ordered; `None` if they are not known.
+    pub fn groups(&self) -> Option<Vec<MacAddr>> {
+        self.ordered.filter().addresses()
+    }
+
+    /// Notes what its guest has ordered, if that is due, and has its queues respond.
+    pub(crate) fn note_orders(&mut self, hosting: &mut Hosting<'_, W>) {
+        if !self.ordered.note(&self.name, hosting.notes, hosting.now) {
+            return;
+        }
+        if let Some(connection) = &self.connection {
+            command(hosting.engines, connection.port, |id| Command::Poll { id });
         }
     }
 
@@ -336,7 +365,7 @@ impl<W: World> VifState<W> {
         let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
         Limits {
             is_down: self.limited.wanted.link == Some(LinkState::Down),
-            multicast: None,
+            multicast: self.is_multicast_filtered.then(|| Arc::clone(self.ordered.filter())),
             ingress: self.limited.tx.clone(),
             segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),

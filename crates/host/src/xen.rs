@@ -9,13 +9,15 @@ use std::{io, mem};
 
 use ringway_datapath::MacAddr;
 use ringway_engine::PortSteering;
-use ringway_engine::steps::Attachment;
+use ringway_engine::steps::{self, Engines as _};
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
-use ringway_netback::{ControlParts, ControlRole, FrontendFeatures, Interrupted, QueueParts};
+use ringway_netback::{
+    ControlParts, ControlRole, FrontendFeatures, Interrupted, MulticastControl, QueueParts,
+};
 use ringway_ovs::{Bind, Facts, check_id};
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
-use ringway_xenbus::backend::{Input, NotAttached};
+use ringway_xenbus::backend::{Attachment, Input, NotAttached};
 use ringway_xenbus::keys::BIND;
 use ringway_xenbus::{
     BadKeys, ControlConfig, EventPorts, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Vif,
@@ -28,11 +30,13 @@ use crate::attach::{NewQueues, connect, disconnect};
 use crate::device::{Devices, HOST_ADDRESS};
 use crate::hashing;
 use crate::log::LeftOut;
+use crate::multicast::Ordered;
 use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
 use crate::shared::Shared;
 use crate::vif_state::VifState;
 use crate::world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, World};
+use crate::{multicast, notes};
 
 /// A vif of Xen that is served.
 pub struct XenVif<W: World> {
@@ -97,14 +101,16 @@ impl<W: World> XenVif<W> {
         }
         let control_ring = wanted.as_ref().is_some_and(|wanted| wanted.control_ring);
         let bind = wanted.as_ref().map_or_else(Bind::default, |wanted| wanted.bind);
+        let multicast_control = wanted.as_ref().is_some_and(|wanted| wanted.multicast_control);
         let offer = shared.offer(wanted.as_ref().map(|wanted| wanted.queues_max));
-        let offer = Offer { control_ring, ..offer };
+        let offer = Offer { control_ring, multicast_control, ..offer };
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
         let state = VifState::new(charged, offer, rules, shared, now);
         shared.restarts.begin(&state.name, parts.notes);
         let hashing = hashing::known(&state.name, keys, parts.notes);
         let hashing = Arc::new(Mutex::new(hashing));
-        let state = VifState { device, is_quarantined, hashing, ..state };
+        let ordered = Ordered::known(&state.name, keys, parts.notes, now);
+        let state = VifState { device, is_quarantined, hashing, ordered, ..state };
         let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
         let mut begun = XenVif { end, state };
         if begun.state.is_for_ovs() {
@@ -155,6 +161,11 @@ impl<W: World> XenVif<W> {
         })
     }
 
+    /// When something is due that was deferred.
+    pub fn due(&self) -> Option<Instant> {
+        self.end.due().into_iter().chain(self.state.ordered.due()).min()
+    }
+
     /// Does what was deferred, if its time has come.
     pub(crate) fn resume(
         &mut self,
@@ -162,6 +173,7 @@ impl<W: World> XenVif<W> {
         parts: &mut Parts<'_, W>,
         now: Instant,
     ) -> Result<(), Lost> {
+        self.state.note_orders(&mut parts.split(shared, now).1);
         self.act(shared, parts, now, |end, store, actions| end.resume(store, actions, now))
     }
 
@@ -206,7 +218,9 @@ impl<W: World> XenVif<W> {
         devices: &mut Devices<W::Kernel>,
         notes: &mut W::Notes,
     ) {
-        hashing::forget(&self.state.name, notes);
+        for of in [hashing::note, multicast::note] {
+            notes::forget(&of(&self.state.name), notes);
+        }
         self.state.remove_from_ovs(shared);
         let Some(device) = self.state.device else { return };
         let name = device.name();
@@ -255,6 +269,8 @@ pub struct XenWanted {
     control_ring: bool,
     /// When it has a port of Open vSwitch.
     bind: Bind,
+    /// Whether to offer the choice of multicast frames.
+    multicast_control: bool,
 }
 
 impl XenWanted {
@@ -277,7 +293,8 @@ impl XenWanted {
         // A connected guest keeps the offer of the backend's previous run.
         let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
         let control_ring = keys.wants_control_ring()?;
-        Ok(XenWanted { rules, queues_max, queues, control_ring, bind })
+        let multicast_control = keys.wants_multicast_control()?;
+        Ok(XenWanted { rules, queues_max, queues, control_ring, multicast_control, bind })
     }
 }
 
@@ -289,7 +306,15 @@ struct XenActions<'a, 'b, W: World> {
 }
 
 impl<W: World> BackendProcess for XenActions<'_, '_, W> {
-    fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached> {
+    fn attach(
+        &mut self,
+        config: &FrontendConfig,
+        attachment: Attachment,
+    ) -> Result<(), NotAttached> {
+        if attachment == Attachment::Fresh {
+            self.state.ordered.begin_again();
+        }
+        self.state.is_multicast_filtered = config.multicast_control;
         let mut interrupted = Interrupted::default();
         let connected = self.connect(config, &mut interrupted);
         // Also if that failed: the next attempt does not find these responses again.
@@ -307,6 +332,13 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
         }
         if let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) {
             tracing::info!(vif = self.state.name, left_out, "disconnected");
+        }
+    }
+
+    fn filter_multicast(&mut self, is_requested: bool) {
+        if self.state.is_multicast_filtered != is_requested {
+            self.state.is_multicast_filtered = is_requested;
+            self.state.apply_limits(self.hosting);
         }
     }
 
@@ -339,10 +371,14 @@ impl<W: World> XenActions<'_, '_, W> {
         let caps = config.features.caps();
         let features = FrontendFeatures { caps, rx_notify: config.rx_notify };
         let (steering, mut control) = self.control_role(config)?;
+        let waker = self.hosting.engines.waker();
+        let VifState { ordered, name, .. } = &mut *self.state;
+        let multicast = ordered.connect(name, self.hosting.notes, waker);
         let mut enabled = Vec::new();
         for queue in &config.queues {
             let hypervisor = self.hosting.hypervisor;
-            let parts = queue_parts::<W>(hypervisor, self.vif, queue, features)?;
+            let multicast = Some(Arc::clone(&multicast));
+            let parts = queue_parts::<W>(hypervisor, self.vif, queue, features, multicast)?;
             let counters = Arc::clone(&parts.counters);
             // Its frames may go to other vifs of this process.
             let lent = self.state.device.is_none().then(|| hypervisor.memory()).transpose()?;
@@ -354,7 +390,7 @@ impl<W: World> XenActions<'_, '_, W> {
             let queue = W::vif_queue(parts, lent, role, interrupted, self.hosting.engines)?;
             let flood = Arc::clone(&self.state.limited.flood);
             let stations = self.state.limited.stations();
-            enabled.push(Attachment { queue, counters, flood, stations });
+            enabled.push(steps::Attachment { queue, counters, flood, stations });
         }
         let queues = enabled.len();
         let new = NewQueues { enabled, disabled: Vec::new(), steering, caps };
@@ -433,6 +469,7 @@ fn queue_parts<W: World>(
     vif: Vif,
     queue: &QueueConfig,
     features: FrontendFeatures,
+    multicast: Option<Arc<MulticastControl>>,
 ) -> io::Result<QueueParts<MemoryOf<W>, EventOf<W>>> {
     let peer = vif.frontend;
     let mut memory = hypervisor.memory()?;
@@ -444,7 +481,7 @@ fn queue_parts<W: World>(
         EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
     };
     let counters = Arc::default();
-    Ok(QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters })
+    Ok(QueueParts { peer, memory, tx_ring, rx_ring, events, features, multicast, counters })
 }
 
 fn map_ring(

@@ -2,7 +2,7 @@
 //!
 //! One call is one pass through six phases, each over the whole batch: take the slots by value,
 //! plan packets and copies (no side effects), copy, drop failed frames, respond to each slot,
-//! publish.
+//! publish. Orders of multicast frames come apart from packets, in calls of their own.
 
 use arrayvec::ArrayVec;
 use ringway_datapath::headers::ETH_LEN;
@@ -14,6 +14,7 @@ use ringway_wire::netif::{NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, RX_RING_SLOTS, Tx
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use crate::lending::{END_LEN_MIN, HEAD_LEN_MIN, Lending, place};
+use crate::multicast::{MulticastControl, OrderBatch};
 use crate::parse::{FATAL_SLOTS, Parsed, check_range, checksum_of, parse_long};
 use crate::runs::{TxPacket, for_each_run, good_response};
 use crate::{Scratch, TxFault, VifQueue};
@@ -36,7 +37,15 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         }
         self.stopwatch.on_seen(self.tx.consumer(), taken);
         let first_frame = into.len();
-        let planned = self.plan_packets(taken, waiting, budget, pool, into);
+        let planned = match self.plan_packets(taken, waiting, budget, pool, into) {
+            Ok(()) => Ok(()),
+            Err(Stop::At(fault)) => Err(fault),
+            Err(Stop::ForNote(batch)) => {
+                self.unnoted = Some(batch);
+                self.drop_failed(first_frame, pool, into);
+                return Ok(());
+            }
+        };
         let frames = &mut into[first_frame..];
         if let Err(error) = self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)
         {
@@ -47,20 +56,35 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         self.judge_copies();
         // A frame that was not filled must not be forwarded, even if no event can be sent.
         self.drop_failed(first_frame, pool, into);
-        match self.must_defer(&into[first_frame..]) {
-            true => self.defer_responses(),
-            false => {
-                self.push_tx_responses();
-                self.publish_responses()?;
-                // Lent frames may have been dropped.
-                self.lending.iter_mut().for_each(|lending| lending.end(pool));
-            }
-        }
+        self.respond(&into[first_frame..], pool)?;
         planned.map_err(QueueDown::peer)
     }
 
+    /// Responds to a batch, unless its frames or those before it must leave first.
+    fn respond(&mut self, frames: &[Frame], pool: &mut FramePool) -> Result {
+        if self.must_defer(frames) {
+            self.defer_responses();
+            return Ok(());
+        }
+        self.push_tx_responses();
+        self.publish_responses()?;
+        // Lent frames may have been dropped.
+        self.lending.iter_mut().for_each(|lending| lending.end(pool));
+        Ok(())
+    }
+
+    /// Responds to orders if they are noted by now. Nothing else is taken in before.
+    pub(crate) fn answer_orders(&mut self, pool: &mut FramePool) -> Result {
+        if self.awaits_note() {
+            return self.settle_responses(pool);
+        }
+        self.unnoted = None;
+        self.respond(&[], pool)
+    }
+
     /// Turns slots into packets, frames and copies, up to the room in `into`, the budget, the
-    /// buffers in the pool, or the first fault. Packets planned before a fault are still served.
+    /// buffers in the pool, the first fault, or the first order. Packets planned before a fault are
+    /// still served. Orders are carried out if they are the first, and nothing is planned then.
     fn plan_packets(
         &mut self,
         taken: usize,
@@ -68,7 +92,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), TxFault> {
+    ) -> Result<(), Stop> {
         let Scratch { tx_requests, copies, packets, .. } = &mut *self.scratch;
         copies.clear();
         packets.clear();
@@ -87,8 +111,16 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             let slots = if has_more_slots {
                 let at = self.tx.consumer();
                 let Some(parsed) = parse_long(first, rest, taken == waiting, at)? else { break };
-                let slots = &rest[..parsed.slots];
-                plan.add_long(slots, &parsed, self.lending.as_mut(), at)
+                if let (Some(_), Some(multicast)) = (parsed.order, &self.multicast) {
+                    if !plan.packets.is_empty() {
+                        // Their responses do not wait for a note.
+                        break;
+                    }
+                    let carried = plan.carry_out(rest, multicast, taken == waiting, at);
+                    self.tx.consume(plan.packets.iter().map(|packet| packet.slots).sum());
+                    return Err(carried.map_or_else(Stop::At, Stop::ForNote));
+                }
+                plan.add_long(&rest[..parsed.slots], &parsed, self.lending.as_mut(), at)
             } else {
                 plan.add_short(first)?
             };
@@ -307,6 +339,43 @@ impl Plan<'_> {
         let slots = parsed.slots;
         self.packets.push(TxPacket { packets: 1, slots, extras, verdict, copies });
         Some(slots)
+    }
+
+    /// Carries out the orders that these slots begin with, of which the first has the index `at`. A
+    /// fault of one ends that; those before it need no note, because the vif is closed.
+    #[cold]
+    fn carry_out(
+        &mut self,
+        slots: &[TxRequest],
+        multicast: &MulticastControl,
+        is_all: bool,
+        mut at: u32,
+    ) -> Result<OrderBatch, TxFault> {
+        let mut rest = slots;
+        while let Some(first) = rest.first().filter(|it| it.flags & NETTXF_EXTRA_INFO != 0) {
+            let Some(parsed) = parse_long(first, rest, is_all, at)? else { break };
+            let Some(order) = parsed.order else { break };
+            let Parsed { slots, extras, .. } = parsed;
+            let verdict = multicast.carry_out(order);
+            self.packets.push(TxPacket { packets: 1, slots, extras, verdict, copies: 0 });
+            rest = &rest[slots..];
+            at = at.wrapping_add(u32::try_from(slots).expect("a ring is small"));
+        }
+        Ok(multicast.end_batch())
+    }
+}
+
+/// Why nothing more is planned, other than for lack of room.
+enum Stop {
+    /// The guest is at fault.
+    At(TxFault),
+    /// This batch of orders was carried out, and has to be noted.
+    ForNote(OrderBatch),
+}
+
+impl From<TxFault> for Stop {
+    fn from(fault: TxFault) -> Stop {
+        Stop::At(fault)
     }
 }
 

@@ -12,6 +12,7 @@ mod fault;
 mod ingress;
 mod interrupted;
 mod lending;
+mod multicast;
 mod parse;
 mod runs;
 mod stopwatch;
@@ -34,6 +35,7 @@ use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest, slots_max};
 
 pub use control::{ControlParts, ControlRole, Publish};
 pub use fault::TxFault;
+pub use multicast::{MulticastControl, MulticastOrder, OrderBatch};
 
 use control::{ControlRing, Served};
 pub use interrupted::Interrupted;
@@ -68,6 +70,8 @@ pub struct QueueParts<M, E> {
     pub events: QueueEvents<E>,
     /// What the frontend accepts.
     pub features: FrontendFeatures,
+    /// What the guest's orders of multicast frames change; `None` if it may order none.
+    pub multicast: Option<Arc<MulticastControl>>,
     /// The queue's counters.
     pub counters: Arc<QueueCounters>,
 }
@@ -84,6 +88,9 @@ pub struct VifQueue<M, E> {
     interrupted: Interrupted,
     /// For long packets that stay in the guest's pages; `None` if all are copied.
     lending: Option<Lending<M>>,
+    multicast: Option<Arc<MulticastControl>>,
+    /// The orders that the working memory holds, which have their responses once they are noted.
+    unnoted: Option<OrderBatch>,
     /// The vif's control ring, if this queue serves it.
     control: Option<ControlRing<E>>,
     /// Whether the frontend may enable hashing, and then takes the extra that says by which hash
@@ -100,7 +107,8 @@ pub struct VifQueue<M, E> {
     _ring_pages: [ForeignPage; 2],
 }
 
-/// Working memory of one call, kept so that calls do not allocate. Empty between calls.
+/// Working memory of one call, kept so that calls do not allocate. Between calls it has nothing but
+/// orders that are to be noted.
 struct Scratch {
     tx_requests: [TxRequest; ingress::WINDOW],
     rx_requests: [RxRequest; RX_RING_SLOTS],
@@ -117,7 +125,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// # Errors
     /// [`QueueDown::Peer`] if the indices are invalid.
     pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>> {
-        let QueueParts { peer, memory, tx_ring, rx_ring, events, features, counters } = parts;
+        let QueueParts { peer, memory, tx_ring, rx_ring, events, features, multicast, counters } =
+            parts;
         let mut tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let mut rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let interrupted = Interrupted {
@@ -135,6 +144,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             counters,
             interrupted,
             lending: None,
+            multicast,
+            unnoted: None,
             control: None,
             takes_hashes: false,
             stopwatch,
@@ -192,6 +203,13 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         }
     }
 
+    /// Whether there are orders that are to be noted before anything else is taken in. The control
+    /// plane has the queue polled again.
+    fn awaits_note(&self) -> bool {
+        let orders = self.multicast.as_ref().zip(self.unnoted);
+        orders.is_some_and(|(multicast, batch)| !multicast.is_noted(batch))
+    }
+
     fn notify(&self, direction: Direction, notify: Notify) -> Result {
         match notify {
             Notify::Peer => self.kick(direction),
@@ -209,6 +227,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         match self.serve_control()? {
             Served::Message => self.settle(pool),
+            Served::Nothing if self.unnoted.is_some() => self.answer_orders(pool),
             Served::Nothing => self.take_packets(budget, pool, into),
         }
     }
@@ -222,7 +241,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     }
 
     fn arm(&mut self) -> Result<Pending> {
-        let tx = self.tx.arm(1);
+        let tx = match self.unnoted {
+            None => self.tx.arm(1),
+            Some(_) if self.awaits_note() => Waiting::TooFew,
+            Some(_) => Waiting::Enough,
+        };
         // Frames that wait go first.
         let pages = match self.rx_pages_wanted {
             0 => std::mem::take(&mut self.rx_pages_awaited),

@@ -9,6 +9,7 @@ use ringway_wire::netif::{
 };
 
 use crate::TxFault;
+use crate::multicast::MulticastOrder;
 use crate::runs::extra_of;
 
 /// A packet with this many data slots or more makes the guest count as malicious
@@ -25,6 +26,8 @@ pub(crate) struct Parsed {
     /// Length of the frame, or why it is dropped.
     pub(crate) total: Result<u16, DropReason>,
     pub(crate) offload: Offload,
+    /// An order, in place of a packet.
+    pub(crate) order: Option<MulticastOrder>,
 }
 
 impl Parsed {
@@ -49,7 +52,7 @@ pub(crate) fn parse_long(
         |have: usize| if is_all { Err(TxFault::cut_off(consumer, have)) } else { Ok(None) };
     //= netif.h:slot-order
     let mut offload = Offload { checksum: checksum_of(first.flags), gso: None };
-    let mut extras = 0;
+    let (mut extras, mut order) = (0, None);
     let mut more_extras = first.flags & NETTXF_EXTRA_INFO != 0;
     while more_extras {
         let Some(slot) = slots.get(1 + extras) else { return missing(slots.len()) };
@@ -59,6 +62,8 @@ pub(crate) fn parse_long(
             offload.gso = Some(gso_of(&extra)?);
             // Segmentation implies that the segments' checksums are pending.
             offload.checksum = Checksum::Blank;
+        } else {
+            order = MulticastOrder::of(&extra).or(order);
         }
         more_extras = extra.flags & EXTRA_FLAG_MORE != 0;
         extras += 1;
@@ -85,15 +90,30 @@ pub(crate) fn parse_long(
         data += 1;
     }
 
-    let total = if data > SLOTS_MAX {
-        Err(DropReason::TooLong)
-    } else if total_is_short || usize::from(first.size) < ETH_LEN {
-        Err(DropReason::Malformed)
-    } else {
-        check_range(first.offset, u32::from(first.size) - further_bytes)?;
-        Ok(first.size)
+    let total = match order {
+        // A queue without such orders drops it.
+        Some(_) => Err(DropReason::Malformed),
+        None => total_of(first, data, further_bytes)?,
     };
-    Ok(Some(Parsed { slots: extras + data, extras, total, offload }))
+    Ok(Some(Parsed { slots: extras + data, extras, total, offload, order }))
+}
+
+/// The length of a packet's frame, or why it is dropped, by its number of data slots and the bytes
+/// in those after the first.
+fn total_of(
+    first: &TxRequest,
+    data: usize,
+    further_bytes: u32,
+) -> Result<Result<u16, DropReason>, TxFault> {
+    let in_first = u32::from(first.size).checked_sub(further_bytes);
+    match in_first {
+        _ if data > SLOTS_MAX => Ok(Err(DropReason::TooLong)),
+        Some(in_first) if usize::from(first.size) >= ETH_LEN => {
+            check_range(first.offset, in_first)?;
+            Ok(Ok(first.size))
+        }
+        _ => Ok(Err(DropReason::Malformed)),
+    }
 }
 
 /// A slot must not extend beyond its page: such a slot would make the whole batch fail on real Xen.

@@ -48,6 +48,7 @@
 //!     rx_ring,
 //!     events: QueueEvents::Single(other_end),
 //!     features: FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true },
+//!     multicast: None,
 //!     counters: Arc::default(),
 //! })?;
 //!

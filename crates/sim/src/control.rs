@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use ringway_datapath::FramePool;
@@ -104,6 +105,11 @@ impl Engines for DataPlane {
             }
             None => self.marks.hit(Mark::Connected),
         }
+    }
+
+    /// The control thread has a turn sooner or later, without being woken.
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
     }
 
     fn next_failure(&mut self) -> Option<Failure<Port>> {

@@ -154,7 +154,7 @@ impl Guest {
         // Without pages for it, the backend hashes as it likes.
         let control = control.and_then(Result::ok).flatten();
         self.is_wish_known = control.is_some();
-        Ok(Allocated { queues, control })
+        Ok(Allocated { queues, control, multicast_control: false })
     }
 
     /// Puts the end of a long frame into pages, as a device does.

@@ -275,7 +275,7 @@ impl Process {
         let is_futile = |place| self.missed.get(&place) == Some(&version);
         let virtio = self.host.virtio().enumerate().filter(|(place, _)| !is_futile(*place));
         let virtio = virtio.filter_map(|(_, vif)| vif.due());
-        let xen = self.host.vifs().filter_map(|(_, vif)| vif.end.due());
+        let xen = self.host.vifs().filter_map(|(_, vif)| vif.due());
         xen.chain(virtio).chain(comparison).min()
     }
 

@@ -32,7 +32,16 @@ fn back(queue: SwitchQueue) -> Back {
     let SwitchQueue { memory, tx_ring, rx_ring, events } = queue;
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
     let counters = Arc::new(QueueCounters::default());
-    let parts = QueueParts { peer: PEER, memory, tx_ring, rx_ring, events, features, counters };
+    let parts = QueueParts {
+        peer: PEER,
+        memory,
+        tx_ring,
+        rx_ring,
+        events,
+        features,
+        multicast: None,
+        counters,
+    };
     Back::attach(parts).expect("the rings are sound")
 }
 

@@ -156,7 +156,9 @@ impl FrontendProcess for Serving<'_> {
         let queue = self.link.make_queue(wanted).map_err(|error| error.to_string())?;
         let config = queue.config();
         self.link.idle = Some(queue);
-        Ok(vec![config].into())
+        // IPv4 without groups needs no multicast frames: others' cost it nothing.
+        let multicast_control = wanted.multicast_control;
+        Ok(Allocated { multicast_control, ..vec![config].into() })
     }
 
     fn release(&mut self) {

@@ -29,6 +29,13 @@ fn a_guest_without_a_kernel_serves_http_and_survives_its_backend() {
     let lines = |_: &Host| std::fs::read_to_string(&output).ok().map(|text| text.lines().count());
     host.wait("the unikernel to connect", SOON, |host| lines(host).filter(|count| *count == 1));
 
+    // It wants no multicast frames, and the next backend knows that.
+    let wants_none = |host: &Host| {
+        let own = host.vifs().into_iter().find(|vif| vif.name != "vif1.0")?;
+        own.groups_wanted.filter(Vec::is_empty)
+    };
+    host.wait("its request of multicast frames", SOON, wants_none);
+
     let curl = |path: &str| {
         let url = format!("{url}{path}");
         host.guest_text("a", &["curl", "-sS", "--fail", "--max-time", SECONDS_MAX, &url])
@@ -41,6 +48,7 @@ fn a_guest_without_a_kernel_serves_http_and_survives_its_backend() {
     assert!(long.bytes().all(|byte| byte == b'x'));
 
     send(host.pid_of("backend"), Signal::KILL);
+    host.wait("its request to be known again", SOON, wants_none);
     assert_eq!(curl(LONG_PATH).len(), LONG, "after a new backend has taken its rings over");
 
     send(unikernel.0.id(), Signal::TERM);

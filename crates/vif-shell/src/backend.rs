@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringway_xenbus::backend::{Action, Handshake, Input, NotAttached};
+use ringway_xenbus::backend::{Action, Attachment, Handshake, Input, NotAttached};
 use ringway_xenbus::{
     FrontendConfig, Hotplug, KeySet, Keys, Offer, Offered, Reconnects, Vif, XenbusState,
 };
@@ -29,7 +29,14 @@ pub trait BackendProcess {
     ///
     /// # Errors
     /// The reason why it cannot be served; nothing is then attached.
-    fn attach(&mut self, config: &FrontendConfig) -> Result<(), NotAttached>;
+    fn attach(
+        &mut self,
+        config: &FrontendConfig,
+        attachment: Attachment,
+    ) -> Result<(), NotAttached>;
+
+    /// Gives the attached frontend only the multicast frames that it orders, or all.
+    fn filter_multicast(&mut self, is_requested: bool);
 
     /// Stops serving the frontend; unmaps and unbinds everything.
     fn detach(&mut self);
@@ -40,7 +47,8 @@ pub trait BackendProcess {
 
 /// The backend's end of one vif: its handshake, and its state in XenStore.
 ///
-/// The owner takes watch events from the store. Those with [`token`](BackendEnd::token) go to
+/// The owner takes watch events from the store. Those whose tokens begin with that of the end
+/// ([`token`](BackendEnd::token)) go to
 /// [`frontend_changed`](BackendEnd::frontend_changed); when the toolstack has changed the backend's
 /// directory, the owner reads it ([`KeySet::BackendDevice`]) for
 /// [`device_changed`](BackendEnd::device_changed); and when something is
@@ -48,6 +56,7 @@ pub trait BackendProcess {
 #[derive(Debug)]
 pub struct BackendEnd {
     handshake: Handshake,
+    offers_multicast_control: bool,
     rest: Rest,
 }
 
@@ -78,7 +87,8 @@ impl BackendEnd {
             read: None,
             is_finished: false,
         };
-        BackendEnd { handshake: Handshake::new(offer, hotplug), rest }
+        let offers_multicast_control = offer.multicast_control;
+        BackendEnd { handshake: Handshake::new(offer, hotplug), offers_multicast_control, rest }
     }
 
     /// The vif.
@@ -86,7 +96,8 @@ impl BackendEnd {
         self.rest.vif
     }
 
-    /// The token of the watch on the frontend's state. No other vif has it.
+    /// The token of the watch on the frontend's state, and the beginning of those of others. No
+    /// other vif has it.
     pub fn token(&self) -> String {
         self.rest.vif.backend_dir()
     }
@@ -153,19 +164,29 @@ impl BackendEnd {
             // A driver domain has a quota.
             return self.feed(store, process, Input::Refused(refusal.to_string()), now);
         }
+        let offered = Offered::read(own);
+        if self.offers_multicast_control || offered.multicast_control {
+            let (node, token) = self.rest.multicast_watch();
+            let watched = store.watch_node(&node, &token);
+            if let Err(refusal) = or_refusal(watched)? {
+                // What the frontend requests when it connects counts.
+                process.note(Note::Refused(&refusal));
+            }
+        }
         let dir = self.rest.vif.frontend_dir();
         let read = device::read_keys_apart(store, &dir, KeySet::FrontendState);
         let peer = unless_refused(read, None)?.unwrap_or_else(|| Keys::new(&dir, []));
         let start = Input::Start {
             own: own.state(),
             peer: peer.state(),
-            offered: Offered::read(own),
+            offered,
             reconnects: Reconnects::read(&peer),
         };
         self.feed(store, process, start, now)
     }
 
-    /// Handles an event of the watch on the frontend's state.
+    /// Handles an event of a watch on the frontend: on its state, or on its request of multicast
+    /// frames.
     ///
     /// # Errors
     /// The loss of XenStore.
@@ -177,7 +198,17 @@ impl BackendEnd {
     ) -> Result<(), Lost> {
         // The keys of a removed guest may not be readable: the guest counts as absent.
         let peer = unknown_if_refused(device::state(store, &self.rest.vif.frontend_state()))?;
-        self.feed(store, process, Input::FrontendState(peer), now)
+        self.feed(store, process, Input::FrontendState(peer), now)?;
+        if !self.handshake.may_request_multicast_control() {
+            return Ok(());
+        }
+        //= netif.h:multicast-request
+        let dir = self.rest.vif.frontend_dir();
+        let read = device::read_keys_apart(store, &dir, KeySet::MulticastRequest);
+        let keys = unless_refused(read, None)?;
+        let is_requested = keys.and_then(|keys| keys.requests_multicast_control().ok());
+        process.filter_multicast(is_requested.unwrap_or(false));
+        Ok(())
     }
 
     /// Handles a change: the backend's directory has these keys now, or was removed.
@@ -237,7 +268,7 @@ impl BackendEnd {
         input: Input,
         now: Instant,
     ) -> Result<(), Lost> {
-        let BackendEnd { handshake, rest } = self;
+        let BackendEnd { handshake, rest, .. } = self;
         drive(handshake, &mut Acting { rest, store, process, now }, input)
     }
 }
@@ -296,12 +327,21 @@ impl Rest {
         Ok(())
     }
 
+    /// The node by which the frontend requests multicast control, and the token of its watch: a
+    /// token has one node.
+    fn multicast_watch(&self) -> (String, String) {
+        let dir = self.vif.backend_dir();
+        (self.vif.multicast_request(), format!("{dir}/frontend-multicast"))
+    }
+
     /// This backend no longer serves the vif.
     fn finish<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
         self.is_finished = true;
         self.read = None;
         let (node, token) = (self.vif.frontend_state(), self.vif.backend_dir());
-        unless_refused(store.unwatch(&node, &token), ())?;
+        for (node, token) in [(node, token), self.multicast_watch()] {
+            unless_refused(store.unwatch(&node, &token), ())?;
+        }
         // A driver domain has no such node and no right to create one.
         device::remove_error(store, self.vif)
     }
@@ -336,8 +376,8 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 }
                 rest.read = Some((*now + RETRY_INTERVAL, queues_max));
             }
-            Action::Attach(config, _) => {
-                return Ok(Some(Input::Attached(process.attach(&config))));
+            Action::Attach(config, attachment) => {
+                return Ok(Some(Input::Attached(process.attach(&config, attachment))));
             }
             Action::Detach => process.detach(),
             Action::AwaitHotplug => process.note(Note::AwaitsHotplug),

@@ -239,6 +239,12 @@ impl ExtraInfo {
         ExtraInfo { kind: EXTRA_TYPE_HASH, flags: 0, payload }
     }
 
+    /// The extra of a request that adds an Ethernet address to those whose frames the guest gets
+    /// ([`EXTRA_TYPE_MCAST_ADD`]), or removes it ([`EXTRA_TYPE_MCAST_DEL`]).
+    pub fn for_multicast(kind: u8, address: [u8; 6]) -> ExtraInfo {
+        ExtraInfo { kind, flags: 0, payload: address }
+    }
+
     /// Segment size in bytes and `GSO_TYPE_*`, as the peer wrote them: unchecked.
     pub fn gso(&self) -> (u16, u8) {
         (u16::from_le_bytes([self.payload[0], self.payload[1]]), self.payload[2])

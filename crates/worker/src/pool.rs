@@ -79,7 +79,8 @@ pub struct Workers<Q: PortQueue + Wakers + Send + 'static> {
     balanced_at: Instant,
     failures: Receiver<Failure<Q>>,
     failures_sender: Sender<Failure<Q>>,
-    failures_bell: Arc<WakeFd>,
+    /// Wakes the thread that owns this.
+    bell: Arc<WakeFd>,
     on_panic: Arc<OnceLock<OnPanic>>,
     /// The watched threads.
     watched_by: WatchRoster,
@@ -120,7 +121,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             balanced_at: Instant::now(),
             failures,
             failures_sender,
-            failures_bell: Arc::new(WakeFd::new()?),
+            bell: Arc::new(WakeFd::new()?),
             on_panic: Arc::default(),
             watched_by,
             pulse,
@@ -223,7 +224,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
     /// A queue that failed since the last call. Its port's other queues are served until
     /// [`detach`](Workers::detach).
     pub fn next_failure(&mut self) -> Option<Failure<Q>> {
-        self.failures_bell.clear();
+        self.bell.clear();
         self.failures.try_recv().ok()
     }
 
@@ -269,7 +270,7 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             requests: receiver,
             reports: Reporter {
                 failures: self.failures_sender.clone(),
-                bell: Arc::clone(&self.failures_bell),
+                bell: Arc::clone(&self.bell),
             },
             directory: Arc::clone(&self.directory),
             public: Arc::clone(&public),
@@ -353,6 +354,10 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
         self.colocate(port);
     }
 
+    fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.bell))
+    }
+
     fn next_failure(&mut self) -> Option<Failure<Q>> {
         Workers::next_failure(self)
     }
@@ -429,9 +434,10 @@ fn run<Q: PortQueue + Wakers>(worker: &mut Worker<Q>, on_panic: &OnceLock<OnPani
 }
 
 impl<Q: PortQueue + Wakers + Send + 'static> AsFd for Workers<Q> {
-    /// Readable when [`next_failure`](Workers::next_failure) has something.
+    /// Readable when [`next_failure`](Workers::next_failure) has something, or a queue has work for
+    /// the thread that owns this, until that calls it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.failures_bell.as_fd()
+        self.bell.as_fd()
     }
 }
 

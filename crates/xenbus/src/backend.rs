@@ -139,9 +139,11 @@ pub struct Handshake {
     accepted_max: u16,
     /// What an earlier run offered.
     offered: Offered,
-    /// Whether the offer that the frontend sees has a control ring. One that an earlier run made
-    /// stays as it was: the frontend may have read it, and its keys do not say which it read.
+    /// Whether the offer that the frontend sees has a control ring, and the choice of multicast
+    /// frames. One that an earlier run made stays as it was: the frontend may have read it, and its
+    /// keys do not say which it read.
     control_ring: bool,
+    multicast_control: bool,
     hotplug: Hotplug,
     phase: Phase,
     own: XenbusState,
@@ -195,6 +197,7 @@ impl Handshake {
             accepted_max: queues_max,
             offered: Offered::default(),
             control_ring: offer.control_ring,
+            multicast_control: offer.multicast_control,
             hotplug,
             phase: Phase::Idle,
             own: XenbusState::Unknown,
@@ -224,6 +227,11 @@ impl Handshake {
         }
     }
 
+    /// Whether a frontend is served that may request multicast control, or no more, at any time.
+    pub fn may_request_multicast_control(&self) -> bool {
+        self.config().is_some() && self.multicast_control
+    }
+
     /// Handles an input and returns the actions to carry out, in order.
     #[must_use]
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
@@ -234,6 +242,7 @@ impl Handshake {
                 self.offered = offered;
                 if offered.queues_max.is_some() {
                     self.control_ring = offered.control_ring;
+                    self.multicast_control = offered.multicast_control;
                 }
                 self.start();
             }
@@ -399,8 +408,13 @@ impl Handshake {
             Attachment::Reattach => self.offered.split_event_channels,
             Attachment::Fresh => self.offer.split_event_channels,
         };
-        let (queues_max, control_ring) = (self.accepted_max, self.control_ring);
-        Offer { queues_max, split_event_channels, control_ring, ..self.offer }
+        Offer { queues_max: self.accepted_max, split_event_channels, ..self.visible_offer() }
+    }
+
+    /// The newest offer, with what stays of an earlier one.
+    fn visible_offer(&self) -> Offer {
+        let Handshake { control_ring, multicast_control, .. } = *self;
+        Offer { control_ring, multicast_control, ..self.offer }
     }
 
     fn attach(&mut self, config: FrontendConfig, attachment: Attachment) {
@@ -484,6 +498,7 @@ impl Handshake {
     /// Writes the offer and waits for the frontend's keys.
     fn make_offer(&mut self) {
         self.control_ring = self.offer.control_ring;
+        self.multicast_control = self.offer.multicast_control;
         self.offer_up_to(self.offer.queues_max);
     }
 
@@ -507,7 +522,7 @@ impl Handshake {
 
     /// The newest offer and, for the next backend, how many queues the frontend's keys may have.
     fn offered(&self) -> Vec<KeyChange> {
-        let mut changes = Offer { control_ring: self.control_ring, ..self.offer }.changes();
+        let mut changes = self.visible_offer().changes();
         changes.push(match self.accepted_max > self.offer.queues_max {
             true => KeyChange::number(QUEUES_ACCEPTED, self.accepted_max),
             false => KeyChange::Remove(QUEUES_ACCEPTED.to_owned()),

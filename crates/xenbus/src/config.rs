@@ -11,9 +11,11 @@ use ringway_wire::{EvtchnPort, GrantRef};
 use crate::features::Features;
 use crate::keys::{
     Absent, BadKeys, CTRL_RING_REF, EVENT_CHANNEL, EVENT_CHANNEL_CTRL, EVENT_CHANNEL_RX,
-    EVENT_CHANNEL_TX, FEATURE_CTRL_RING, FEATURE_RX_COPY, FEATURE_RX_FLIP, FEATURE_RX_NOTIFY,
+    EVENT_CHANNEL_TX, FEATURE_CTRL_RING, FEATURE_DYNAMIC_MULTICAST_CONTROL,
+    FEATURE_MULTICAST_CONTROL, FEATURE_RX_COPY, FEATURE_RX_FLIP, FEATURE_RX_NOTIFY,
     FEATURE_SPLIT_EVENT_CHANNELS, KeyChange, Keys, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES,
-    QUEUE_KEYS, RECONNECT, REQUEST_RX_COPY, RX_RING_REF, TX_RING_REF, queue_dir,
+    QUEUE_KEYS, RECONNECT, REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY, RX_RING_REF, TX_RING_REF,
+    queue_dir,
 };
 
 /// What a backend offers.
@@ -25,6 +27,9 @@ pub struct Offer {
     pub split_event_channels: bool,
     /// `feature-ctrl-ring`: whether the vif may have a control ring. Absent means no.
     pub control_ring: bool,
+    /// `feature-multicast-control`: whether the guest may choose its multicast frames, from its
+    /// connection on (`request-multicast-control`) and by orders. Absent means no.
+    pub multicast_control: bool,
     /// What the backend can receive.
     pub features: Features,
 }
@@ -44,6 +49,8 @@ impl Offer {
             split_event_channels: keys.flag(FEATURE_SPLIT_EVENT_CHANNELS, Absent::False)?,
             //= netif.h:ctrl-ring
             control_ring: keys.flag(FEATURE_CTRL_RING, Absent::False)?,
+            //= netif.h:multicast-request
+            multicast_control: keys.flag(FEATURE_MULTICAST_CONTROL, Absent::False)?,
             features: Features::read(keys)?,
         })
     }
@@ -54,6 +61,8 @@ impl Offer {
             KeyChange::flag(FEATURE_RX_FLIP, false),
             KeyChange::flag(FEATURE_SPLIT_EVENT_CHANNELS, self.split_event_channels),
             KeyChange::flag(FEATURE_CTRL_RING, self.control_ring),
+            KeyChange::flag(FEATURE_MULTICAST_CONTROL, self.multicast_control),
+            KeyChange::flag(FEATURE_DYNAMIC_MULTICAST_CONTROL, self.multicast_control),
             KeyChange::number(MULTI_QUEUE_MAX_QUEUES, self.queues_max),
         ];
         changes.extend(self.features.changes());
@@ -70,6 +79,8 @@ pub struct Offered {
     pub split_event_channels: bool,
     /// A control ring.
     pub control_ring: bool,
+    /// The guest's choice of multicast frames.
+    pub multicast_control: bool,
 }
 
 impl Offered {
@@ -79,6 +90,7 @@ impl Offered {
             queues_max: own.queues_offered(),
             split_event_channels: own.text(FEATURE_SPLIT_EVENT_CHANNELS) == Some("1"),
             control_ring: own.text(FEATURE_CTRL_RING) == Some("1"),
+            multicast_control: own.text(FEATURE_MULTICAST_CONTROL) == Some("1"),
         }
     }
 }
@@ -177,6 +189,9 @@ pub struct FrontendConfig {
     pub rx_notify: bool,
     /// Its control ring, if it has one.
     pub control: Option<ControlConfig>,
+    /// `request-multicast-control`: whether it gets only the multicast frames that it orders.
+    /// Absent means no.
+    pub multicast_control: bool,
 }
 
 impl FrontendConfig {
@@ -202,6 +217,8 @@ impl FrontendConfig {
             control: reader.control()?,
             features: Features::read(keys)?,
             rx_notify: keys.flag(FEATURE_RX_NOTIFY, Absent::False)?,
+            //= netif.h:multicast-request
+            multicast_control: offer.multicast_control && keys.requests_multicast_control()?,
         })
     }
 
@@ -226,6 +243,10 @@ impl FrontendConfig {
             changes.push(KeyChange::number(CTRL_RING_REF, ring_ref.0));
             changes.push(KeyChange::number(EVENT_CHANNEL_CTRL, event.0));
         }
+        changes.push(match self.multicast_control {
+            true => KeyChange::flag(REQUEST_MULTICAST_CONTROL, true),
+            false => KeyChange::Remove(REQUEST_MULTICAST_CONTROL.to_owned()),
+        });
         for (index, queue) in self.queues.iter().enumerate() {
             let prefix = prefix(index, count);
             let mut set = |key: &str, value: u32| {
@@ -242,6 +263,16 @@ impl FrontendConfig {
             }
         }
         changes
+    }
+}
+
+impl Keys {
+    /// Whether a frontend wants only the multicast frames that it orders. Absent means no.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] if it is no number.
+    pub fn requests_multicast_control(&self) -> Result<bool, BadKeys> {
+        self.flag(REQUEST_MULTICAST_CONTROL, Absent::False)
     }
 }
 

@@ -100,6 +100,8 @@ pub struct Allocation {
     pub backend: Features,
     /// Whether the vif may have a control ring.
     pub control_ring: bool,
+    /// Whether the vif may choose its multicast frames.
+    pub multicast_control: bool,
 }
 
 /// What was created.
@@ -109,12 +111,14 @@ pub struct Allocated {
     pub queues: Vec<QueueConfig>,
     /// The control ring, if the vif has one.
     pub control: Option<ControlConfig>,
+    /// Whether the vif gets only the multicast frames that it orders, if it may choose them.
+    pub multicast_control: bool,
 }
 
 impl From<Vec<QueueConfig>> for Allocated {
-    /// Queues without a control ring.
+    /// Queues without a control ring, of a vif that gets all multicast frames.
     fn from(queues: Vec<QueueConfig>) -> Allocated {
-        Allocated { queues, control: None }
+        Allocated { queues, control: None, multicast_control: false }
     }
 }
 
@@ -298,6 +302,7 @@ impl Handshake {
                     split_event_channels: offer.split_event_channels,
                     backend: offer.features,
                     control_ring: offer.control_ring,
+                    multicast_control: offer.multicast_control,
                 }));
             }
             Err(bad) => self.give_up(bad.to_string()),
@@ -311,10 +316,13 @@ impl Handshake {
         count_key: QueueCountKey,
     ) {
         match outcome {
-            Ok(Allocated { queues, control }) => {
+            Ok(Allocated { queues, control, multicast_control }) => {
                 self.is_granted = true;
                 let features = self.preferences.features;
-                let config = FrontendConfig { queues, features, rx_notify: true, control };
+                let multicast_control = multicast_control && offer.multicast_control;
+                let rx_notify = true;
+                let config =
+                    FrontendConfig { queues, features, rx_notify, control, multicast_control };
                 let offered = offer.queues_max.min(STALE_QUEUES_MAX);
                 self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
                 self.phase = Phase::AwaitingBackend;

@@ -8,10 +8,11 @@ use alloc::vec::Vec;
 use crate::keys::{
     BACKEND, BACKEND_ID, BIND, BRIDGE, CARRIER, COMPLETION, CONTROL_RING_WANTED, CTRL_RING_REF,
     DISCONNECT, ERROR, EVENT_CHANNEL_CTRL, FEATURE_CTRL_RING, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6,
-    FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY, FEATURE_RX_NOTIFY,
-    FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS, IFACE_ID, Keys, MAC,
-    MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, ONLINE, QUEUE_KEYS,
-    QUEUES_ACCEPTED, RECONNECT, REQUEST_RX_COPY, RULE_KEYS, SCRIPT, STATE, VIFNAME, queue_dir,
+    FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_MULTICAST_CONTROL, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY,
+    FEATURE_RX_NOTIFY, FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS,
+    IFACE_ID, Keys, MAC, MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES,
+    MULTICAST_CONTROL_WANTED, ONLINE, QUEUE_KEYS, QUEUES_ACCEPTED, RECONNECT,
+    REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY, RULE_KEYS, SCRIPT, STATE, VIFNAME, queue_dir,
 };
 use crate::limits::LIMITS;
 
@@ -28,6 +29,8 @@ pub enum KeySet {
     Offer,
     /// A frontend's state, and whether it reconnects by itself.
     FrontendState,
+    /// Whether a frontend wants only the multicast frames that it orders, as it says at any time.
+    MulticastRequest,
     /// A frontend's keys, as its backend reads them: those of at most this many queues.
     FrontendKeys {
         /// The most queues that the frontend may have.
@@ -54,13 +57,16 @@ impl KeySet {
                 MAX_QUEUES_WANTED,
                 COMPLETION,
                 CONTROL_RING_WANTED,
+                MULTICAST_CONTROL_WANTED,
                 FEATURE_CTRL_RING,
+                FEATURE_MULTICAST_CONTROL,
                 FEATURE_SPLIT_EVENT_CHANNELS,
                 MULTI_QUEUE_MAX_QUEUES,
                 QUEUES_ACCEPTED,
             ],
             KeySet::FrontendDevice => &[STATE, BACKEND, BACKEND_ID, MAC, MTU, DISCONNECT],
             KeySet::FrontendState => &[STATE, RECONNECT],
+            KeySet::MulticastRequest => &[REQUEST_MULTICAST_CONTROL],
             KeySet::Offer => &[
                 STATE,
                 ERROR,
@@ -68,6 +74,7 @@ impl KeySet {
                 FEATURE_RX_COPY,
                 FEATURE_SPLIT_EVENT_CHANNELS,
                 FEATURE_CTRL_RING,
+                FEATURE_MULTICAST_CONTROL,
                 MULTI_QUEUE_MAX_QUEUES,
                 FEATURE_SG,
                 FEATURE_GSO_TCPV4,
@@ -82,6 +89,7 @@ impl KeySet {
                 REQUEST_RX_COPY,
                 FEATURE_RX_NOTIFY,
                 CTRL_RING_REF,
+                REQUEST_MULTICAST_CONTROL,
                 FEATURE_SG,
                 FEATURE_GSO_TCPV4,
                 FEATURE_GSO_TCPV6,

@@ -59,6 +59,8 @@ pub(crate) const HOTPLUG_ERROR: &str = "hotplug-error";
 pub const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 /// Whether to offer a control ring; in the backend's directory.
 pub(crate) const CONTROL_RING_WANTED: &str = "ringway-control-ring";
+/// Whether to let the guest choose its multicast frames; in the backend's directory.
+pub(crate) const MULTICAST_CONTROL_WANTED: &str = "ringway-multicast-control";
 /// Of an earlier version, without effect; in the backend's directory.
 pub(crate) const COMPLETION: &str = "ringway-completion";
 pub(crate) const TENANT: &str = "ringway-tenant";
@@ -73,11 +75,14 @@ pub(crate) const FEATURE_RX_COPY: &str = "feature-rx-copy";
 pub(crate) const FEATURE_RX_FLIP: &str = "feature-rx-flip";
 pub(crate) const FEATURE_SPLIT_EVENT_CHANNELS: &str = "feature-split-event-channels";
 pub(crate) const FEATURE_CTRL_RING: &str = "feature-ctrl-ring";
+pub(crate) const FEATURE_MULTICAST_CONTROL: &str = "feature-multicast-control";
+pub(crate) const FEATURE_DYNAMIC_MULTICAST_CONTROL: &str = "feature-dynamic-multicast-control";
 pub(crate) const MULTI_QUEUE_MAX_QUEUES: &str = "multi-queue-max-queues";
 
 pub(crate) const QUEUES_ACCEPTED: &str = "ringway-queues-accepted";
 pub(crate) const RECONNECT: &str = "ringway-reconnect";
 pub(crate) const REQUEST_RX_COPY: &str = "request-rx-copy";
+pub(crate) const REQUEST_MULTICAST_CONTROL: &str = "request-multicast-control";
 pub(crate) const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
 pub(crate) const MULTI_QUEUE_NUM_QUEUES: &str = "multi-queue-num-queues";
 pub(crate) const TX_RING_REF: &str = "tx-ring-ref";
@@ -382,6 +387,15 @@ impl Keys {
     /// [`BadKeys::Unreadable`] if it is no number.
     pub fn wants_control_ring(&self) -> Result<bool, BadKeys> {
         self.flag(CONTROL_RING_WANTED, Absent::True)
+    }
+
+    /// Whether to let the guest choose its multicast frames (`ringway-multicast-control`, ours).
+    /// Absent means yes.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] if it is no number.
+    pub fn wants_multicast_control(&self) -> Result<bool, BadKeys> {
+        self.flag(MULTICAST_CONTROL_WANTED, Absent::True)
     }
 
     /// The most queues that the backend of this directory may have offered; `None` if it offered

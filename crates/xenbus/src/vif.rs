@@ -9,8 +9,8 @@ use ringway_wire::DomId;
 
 use crate::keys::{
     BACKEND, BACKEND_ID, BRIDGE, BadKeys, CARRIER, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
-    HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE, RULE_KEYS, STATE,
-    TENANT, TYPE,
+    HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE,
+    REQUEST_MULTICAST_CONTROL, RULE_KEYS, STATE, TENANT, TYPE,
 };
 use crate::limits::LIMITS;
 use crate::rules;
@@ -68,6 +68,11 @@ impl Vif {
     /// The node to watch for the frontend's state.
     pub fn frontend_state(self) -> String {
         Vif::state_in(&self.frontend_dir())
+    }
+
+    /// The node to watch for the frontend's request of multicast control.
+    pub fn multicast_request(self) -> String {
+        format!("{}/{REQUEST_MULTICAST_CONTROL}", self.frontend_dir())
     }
 
     /// The node with which the toolstack asks to remove the vif.

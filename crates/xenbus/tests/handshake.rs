@@ -160,7 +160,13 @@ fn a_failed_script_may_be_run_again_by_hand() {
 #[test]
 fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
+    let offer = Offer {
+        queues_max: 2,
+        split_event_channels: true,
+        control_ring: true,
+        multicast_control: true,
+        features,
+    };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
     let _ = machine.handle(backend::Input::Start {
         own: XenbusState::Initialising,
@@ -181,7 +187,13 @@ fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
 #[test]
 fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
+    let offer = Offer {
+        queues_max: 2,
+        split_event_channels: true,
+        control_ring: true,
+        multicast_control: true,
+        features,
+    };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
     let closed = [XenbusState::Closing, XenbusState::Closed].map(written);
     let actions = machine.handle(backend::Input::Refused("the name is taken".to_owned()));
@@ -412,7 +424,13 @@ fn a_backend_whose_directory_was_removed_writes_nothing() {
 #[test]
 fn a_frontend_may_be_initialised_before_it_is_connected() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
+    let offer = Offer {
+        queues_max: 2,
+        split_event_channels: true,
+        control_ring: true,
+        multicast_control: true,
+        features,
+    };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let (own, reconnects) = (XenbusState::Initialising, Reconnects::Never);
     let start = backend::Input::Start { own, peer: own, offered: Offered::default(), reconnects };
@@ -452,10 +470,60 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
     };
 }
 
+/// A frontend may have a request in its directory that was meant for another backend.
+#[test]
+fn a_request_of_multicast_control_counts_only_if_the_frontend_was_offered_it() {
+    let features = Features::from(OffloadCaps::ALL);
+    let offer = Offer {
+        queues_max: 1,
+        split_event_channels: true,
+        control_ring: true,
+        multicast_control: true,
+        features,
+    };
+    for was_offered in [false, true] {
+        let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
+        let _ = machine.handle(backend::Input::Start {
+            own: XenbusState::Connected,
+            peer: XenbusState::Connected,
+            offered: Offered {
+                queues_max: Some(1),
+                multicast_control: was_offered,
+                ..Offered::default()
+            },
+            reconnects: Reconnects::Never,
+        });
+        let values = [
+            ("state", "4"),
+            ("tx-ring-ref", "520"),
+            ("rx-ring-ref", "521"),
+            ("event-channel", "9"),
+            ("request-rx-copy", "1"),
+            ("request-multicast-control", "1"),
+        ];
+        let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let keys = Keys::new(&VIF.frontend_dir(), values);
+        let actions = machine.handle(backend::Input::FrontendKeys(keys));
+        let [backend::Action::Attach(config, backend::Attachment::Reattach)] = &actions[..] else {
+            panic!("{actions:?}")
+        };
+        //= netif.h:multicast-request
+        assert_eq!(config.multicast_control, was_offered);
+        let _ = machine.handle(backend::Input::Attached(Ok(())));
+        assert_eq!(machine.may_request_multicast_control(), was_offered);
+    }
+}
+
 #[test]
 fn a_backend_that_finds_its_vif_offline_closes_it() {
     let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer { queues_max: 2, split_event_channels: true, control_ring: true, features };
+    let offer = Offer {
+        queues_max: 2,
+        split_event_channels: true,
+        control_ring: true,
+        multicast_control: true,
+        features,
+    };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
     let actions = machine.handle(backend::Input::Offline);
     let states = [XenbusState::Closing, XenbusState::Closed].map(written);

@@ -95,13 +95,18 @@ fn numbers_of_queues_are_at_least_one() {
 
 #[test]
 fn an_earlier_offer_has_what_its_keys_say() {
-    let read = |split, control| {
-        let keys = [("feature-split-event-channels", split), ("feature-ctrl-ring", control)];
-        let Offered { queues_max, split_event_channels, control_ring } =
-            Offered::read(&self::keys(&keys));
-        (queues_max, split_event_channels, control_ring)
+    let read = |values: [&str; 3]| {
+        let keys =
+            ["feature-split-event-channels", "feature-ctrl-ring", "feature-multicast-control"];
+        let pairs: Vec<_> = keys.into_iter().zip(values).collect();
+        let Offered { queues_max, split_event_channels, control_ring, multicast_control } =
+            Offered::read(&self::keys(&pairs));
+        assert_eq!(queues_max, None);
+        [split_event_channels, control_ring, multicast_control]
     };
-    assert_eq!((read("1", "0"), read("0", "1")), ((None, true, false), (None, false, true)));
+    assert_eq!(read(["1", "0", "0"]), [true, false, false]);
+    assert_eq!(read(["0", "1", "0"]), [false, true, false]);
+    assert_eq!(read(["0", "0", "1"]), [false, false, true]);
     assert_eq!(Offered::read(&keys(&[])), Offered::default());
 }
 

@@ -58,6 +58,7 @@ fn backend(host: &EmuHypervisor, guest: DomId, queue: QueueConfig) -> Back {
         rx_ring,
         events: QueueEvents::Split { tx: bind(tx), rx: bind(rx) },
         features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
+        multicast: None,
         counters: Arc::new(QueueCounters::default()),
     };
     Back::attach(parts).expect("new rings are sound")

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringway_calls::{BackendRequest, VifStatus};
@@ -126,6 +127,10 @@ impl Engines for Idle {
     }
 
     fn attached(&mut self, _: PortId) {}
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
 
     fn next_failure(&mut self) -> Option<Failure<Silent>> {
         self.failures.pop()

@@ -11,9 +11,9 @@ use ringway_datapath::{
 use ringway_hypervisor::Access;
 use ringway_netback::TxFault;
 use ringway_wire::netif::{
-    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, EXTRA_TYPE_MAX, ExtraInfo, GSO_TYPE_TCPV4,
-    NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
-    TxRequest,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, EXTRA_TYPE_MAX, EXTRA_TYPE_MCAST_ADD,
+    ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO,
+    NETTXF_MORE_DATA, TxRequest,
 };
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -63,6 +63,7 @@ fn letters() -> Vec<TxRequest> {
         extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..gso(100) }),
         extra(hash),
         extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..hash }),
+        extra(ExtraInfo::for_multicast(EXTRA_TYPE_MCAST_ADD, [3; 6])),
     ]
 }
 
@@ -116,12 +117,17 @@ impl Chain<'_, TxRequest> {
             let is_counted = sum <= self.first.size;
             check(is_counted && end > PAGE_SIZE, TxFault::CrossesPage { offset, size });
         }
-        if let (Some(size), false) = (self.first_len(), self.is_cut_off) {
+        if let (Some(size), false, false) = (self.first_len(), self.is_cut_off, self.is_order()) {
             let offset = self.first.offset;
             let end = usize::from(offset) + usize::from(size);
             check(end > PAGE_SIZE, TxFault::CrossesPage { offset, size });
         }
         faults
+    }
+
+    /// Whether it orders multicast frames, and has no packet.
+    fn is_order(&self) -> bool {
+        self.extras.iter().any(|extra| extra.kind == EXTRA_TYPE_MCAST_ADD)
     }
 
     /// Bytes of the first slot, if the packet is long enough and its slots hold no more than that.
@@ -162,8 +168,10 @@ impl Expected {
             if !expected.faults.is_empty() {
                 break;
             }
-            let frame = chain.frame(page);
-            let status = if frame.is_some() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
+            //= netif.h:multicast-order
+            let frame = if chain.is_order() { None } else { chain.frame(page) };
+            let status =
+                if frame.is_some() || chain.is_order() { NETIF_RSP_OKAY } else { NETIF_RSP_ERROR };
             expected.frames.extend(frame);
             //= netif.h:one-response-per-request
             expected.statuses.push(status);
@@ -178,7 +186,7 @@ impl Expected {
 /// How the queue is polled.
 #[derive(Debug, Clone, Copy)]
 enum Polling {
-    /// One call takes all.
+    /// One call takes all packets up to an order or behind it.
     AtOnce,
     /// Each call may take one frame.
     OneByOne,
@@ -231,10 +239,12 @@ impl Examiner {
     }
 
     fn poll(&mut self, polling: Polling, slots: usize) -> (Vec<Frame>, Result<(), QueueDown>) {
-        let (budget, calls) = match polling {
-            Polling::AtOnce => (Budget::BATCH, 1),
-            Polling::OneByOne => (Budget { frames: 1, ..Budget::BATCH }, slots),
+        let budget = match polling {
+            Polling::AtOnce => Budget::BATCH,
+            Polling::OneByOne => Budget { frames: 1, ..Budget::BATCH },
         };
+        // An order takes one more, for its response.
+        let calls = 2 * slots;
         let mut frames = Vec::new();
         for _ in 0..calls {
             let mut batch = FrameBatch::new();
@@ -244,6 +254,7 @@ impl Examiner {
             if outcome.is_err() {
                 return (frames, outcome);
             }
+            self.bench.note_orders();
         }
         (frames, Ok(()))
     }

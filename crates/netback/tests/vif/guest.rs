@@ -2,14 +2,15 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::task::Waker;
 
 use ringway_datapath::{
-    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget,
-    PortQueue, QueueCounters, QueueDown,
+    Budget, DropReason, Frame, FrameBatch, FramePool, FrameQueue, MulticastFilter, Offload,
+    OffloadCaps, PoolBudget, PortQueue, QueueCounters, QueueDown,
 };
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
 use ringway_loopback::{FaultPoint, Limits, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
+use ringway_netback::{FrontendFeatures, MulticastControl, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, RxResponse, TxRequest, TxResponse};
@@ -34,6 +35,10 @@ pub(crate) struct Bench {
     pub(crate) back: VifQueue<LoopbackMemory, LoopbackEvent>,
     pub(crate) pool: FramePool,
     pub(crate) counters: Arc<QueueCounters>,
+    /// The multicast frames that the guest wants.
+    pub(crate) filter: Arc<MulticastFilter>,
+    /// What its orders change of them, if it may order any.
+    pub(crate) multicast: Option<Arc<MulticastControl>>,
     rings: GrantedPages,
 }
 
@@ -70,10 +75,27 @@ impl Bench {
         let rx = FrontRing::starting_at(rx_page.clone(), start);
         let (events, back_events) = machine.channels();
         let counters = Arc::new(QueueCounters::default());
-        let back = attach(&machine, &rings.grefs, back_events, features, &counters);
+        let filter = Arc::new(MulticastFilter::default());
+        let multicast = MulticastControl::new(Arc::clone(&filter), Waker::noop().clone());
+        let multicast = Some(Arc::new(multicast));
+        let orders = multicast.clone();
+        let back = attach(&machine, &rings.grefs, back_events, features, orders, &counters);
         let back = back.expect("new rings are sound");
         let pool = FramePool::new(PoolBudget::new(64 << 20));
-        Bench { machine, tx, rx, tx_page, rx_page, events, back, pool, counters, rings }
+        Bench {
+            machine,
+            tx,
+            rx,
+            tx_page,
+            rx_page,
+            events,
+            back,
+            pool,
+            counters,
+            filter,
+            multicast,
+            rings,
+        }
     }
 
     /// Replaces the backend by another one, as a restart does.
@@ -82,7 +104,8 @@ impl Bench {
         self.events = events;
         let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
         let rings = &self.rings.grefs;
-        self.back = attach(&self.machine, rings, back_events, features, &self.counters)?;
+        let orders = self.multicast.clone();
+        self.back = attach(&self.machine, rings, back_events, features, orders, &self.counters)?;
         Ok(())
     }
 
@@ -127,6 +150,15 @@ impl Bench {
     /// One ingress call.
     pub(crate) fn ingress(&mut self) -> Result<FrameBatch, QueueDown> {
         self.ingress_within(Budget::BATCH)
+    }
+
+    /// The control plane notes what the guest has ordered. Returns the text.
+    pub(crate) fn note_orders(&self) -> String {
+        let mut noted = String::new();
+        if let Some(multicast) = &self.multicast {
+            multicast.note(|filter| noted = filter.to_string());
+        }
+        noted
     }
 
     /// All frames that the queue took in are gone.
@@ -246,6 +278,7 @@ fn attach(
     rings: &[GrantRef],
     events: QueueEvents<LoopbackEvent>,
     features: FrontendFeatures,
+    multicast: Option<Arc<MulticastControl>>,
     counters: &Arc<QueueCounters>,
 ) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, QueueDown> {
     let [tx_ring, rx_ring] = machine.map_rings([rings[0], rings[1]]);
@@ -256,6 +289,7 @@ fn attach(
         rx_ring,
         events,
         features,
+        multicast,
         counters: Arc::clone(counters),
     })
 }

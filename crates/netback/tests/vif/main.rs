@@ -8,6 +8,7 @@ mod guest;
 mod interrupted;
 mod lending;
 mod machine;
+mod multicast;
 mod packet;
 mod pages;
 mod postings;

@@ -40,6 +40,7 @@ impl Bench {
             rx_ring,
             events: machine.channels().1,
             features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
+            multicast: None,
             counters: Arc::default(),
         });
         let back = back.expect("new rings are sound");

@@ -7,9 +7,9 @@ use ringway_datapath::{
 use ringway_hypervisor::{Access, Direction};
 use ringway_ring::{Layout, Tx};
 use ringway_wire::netif::{
-    EXTRA_FLAG_MORE, EXTRA_TYPE_HASH, EXTRA_TYPE_MCAST_ADD, ExtraInfo, GSO_TYPE_TCPV4,
-    GSO_TYPE_TCPV6, NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_CSUM_BLANK,
-    NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, TxRequest, TxResponse,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_HASH, ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, NETIF_RSP_ERROR,
+    NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
+    NETTXF_MORE_DATA, TxRequest, TxResponse,
 };
 use ringway_wire::ring;
 
@@ -188,8 +188,8 @@ fn each_extra_gets_a_response_and_unknown_extras_are_ignored() {
     let mut packet = bench.packet(1, &[&data]);
     packet[0].flags |= NETTXF_EXTRA_INFO;
     bench.push(packet[0]);
-    for kind in [EXTRA_TYPE_HASH, EXTRA_TYPE_MCAST_ADD] {
-        bench.push(ExtraInfo { kind, flags: EXTRA_FLAG_MORE, payload: [9; 6] });
+    for payload in [[9; 6], [8; 6]] {
+        bench.push(ExtraInfo { kind: EXTRA_TYPE_HASH, flags: EXTRA_FLAG_MORE, payload });
     }
     bench.push(ExtraInfo::for_gso(50, GSO_TYPE_TCPV4));
     let _ = bench.send(&[]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::QueueEvents;
 use ringway_loopback::{LoopbackEvent, LoopbackGrants, LoopbackMemory};
-use ringway_netback::{FrontendFeatures, QueueParts};
+use ringway_netback::{FrontendFeatures, MulticastControl, QueueParts};
 
 use crate::machine::{GUEST, HOST, Machine};
 
@@ -20,7 +20,7 @@ pub(crate) fn pair() -> (Machine, Front, Back) {
     let front = Front::new(machine.grants(), HOST, front_events, counters);
     let mut front = front.expect("a new guest has memory");
     front.set_caps(OffloadCaps::ALL);
-    let back = attach(&machine, &mut front, back_events);
+    let back = attach(&machine, &mut front, back_events, None);
     (machine, front, back)
 }
 
@@ -29,12 +29,14 @@ pub(crate) fn attach(
     machine: &Machine,
     front: &mut Front,
     events: QueueEvents<LoopbackEvent>,
+    multicast: Option<Arc<MulticastControl>>,
 ) -> Back {
     let memory = machine.memory();
     let refs = front.config();
     let [tx_ring, rx_ring] = machine.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
     let counters = Arc::new(QueueCounters::default());
-    let parts = QueueParts { peer: GUEST, memory, tx_ring, rx_ring, events, features, counters };
+    let parts =
+        QueueParts { peer: GUEST, memory, tx_ring, rx_ring, events, features, multicast, counters };
     Back::attach(parts).expect("the rings are sound")
 }

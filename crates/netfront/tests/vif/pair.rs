@@ -193,7 +193,7 @@ fn replacing_the_backend_under_traffic_loses_no_frame() {
         if round % 3 == 0 {
             // The new one finds the ring as the old one left it.
             let (_, events) = machine.channels();
-            back = attach(&machine, &mut front, events);
+            back = attach(&machine, &mut front, events, None);
         }
         for frame in take(&mut back, &mut pool) {
             assert_eq!(frame.bytes(), pattern(arrived, 60));

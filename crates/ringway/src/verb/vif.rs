@@ -396,6 +396,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("vlan", &vlan),
         ("private", if vif.is_private { "yes" } else { "no" }),
         ("multicast", &multicast(&vif)),
+        ("groups wanted", &vif.groups_wanted.as_ref().map_or("all".to_owned(), |it| joined(it))),
         ("link-local to", vif.link_local_to.as_deref().unwrap_or("-")),
         ("mirror of", &joined(&vif.mirror)),
         ("refused", &cells::drops(&vif.refused)),

@@ -3,8 +3,13 @@
 
 use std::process::Stdio;
 
-use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_control::VifStatus;
+use ringway_datapath::MacAddr;
+use ringway_e2e::host::{Host, Running, SOON, describe, send, wait_for};
 use ringway_e2e::shared_turn;
+use rustix::process::Signal;
+
+use crate::hostile::Hostile;
 
 /// Joins a group of each kind, and writes a line for each received datagram.
 const LISTENER: &str = "
@@ -151,4 +156,58 @@ fn a_group_reaches_only_guests_that_joined_it() {
     // Neighbor discovery uses groups, too.
     host.ping("b", "fd77::1");
     host.ping("c", "10.77.0.2");
+}
+
+/// As the Windows driver does: it connects, and chooses later.
+#[test]
+fn a_guest_gets_the_groups_that_it_orders_and_no_others_also_after_a_kill() {
+    const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 0x77]);
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let host = Host::start(&describe("", &[("a", "", "")]));
+    let (mut picky, mut sender) = (Hostile::new(&host), Hostile::new(&host));
+    picky.connect();
+    picky.post();
+    sender.connect();
+    let name = picky.name();
+    let request = format!("{}/request-multicast-control", picky.vif().frontend_dir());
+    let wants = |groups: &[&str]| {
+        host.wait(&format!("{groups:?} to be wanted"), SOON, |host| {
+            let vif = host.vif(&name).filter(|vif| !vif.queues.is_empty())?;
+            (vif.groups_wanted? == groups).then_some(())
+        });
+    };
+    let received = |host: &Host| {
+        let count = |vif: VifStatus| vif.queues.iter().map(|queue| queue.rx_packets).sum::<u64>();
+        host.vif(&name).map(count)
+    };
+    // Five frames for a group, and a broadcast behind them, which passes in any case.
+    let receives = |sender: &mut Hostile<'_>, count: u64| {
+        let before = received(&host).expect("it is listed");
+        sender.send_frames(5, 60, GROUP);
+        sender.send_frames(1, 60, MacAddr::BROADCAST);
+        let more = |host: &Host| received(host).filter(|now| *now >= before + count);
+        assert_eq!(host.wait("frames", SOON, more), before + count);
+    };
+    receives(&mut sender, 6);
+    host.store().write(&request, "1").expect("domain 0 may");
+    wants(&[]);
+    receives(&mut sender, 1);
+    picky.order_group(GROUP);
+    wants(&["33:33:00:00:00:77"]);
+    receives(&mut sender, 6);
+
+    send(host.pid_of("backend"), Signal::KILL);
+    host.wait("the restart", SOON, |host| host.event("backend-restarted"));
+    wants(&["33:33:00:00:00:77"]);
+    let is_served = |host: &Host| host.vif(&sender.name()).filter(|vif| !vif.queues.is_empty());
+    host.wait("the sender to be served", SOON, is_served);
+    receives(&mut sender, 6);
+    let shown = host.text(&["vif", "show", &name]);
+    assert!(shown.contains("groups wanted 33:33:00:00:00:77"), "{shown}");
+
+    host.store().write(&request, "0").expect("domain 0 may");
+    host.wait("all to be wanted", SOON, |host| {
+        host.vif(&name)?.groups_wanted.is_none().then_some(())
+    });
+    receives(&mut sender, 6);
 }

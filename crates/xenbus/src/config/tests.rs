@@ -6,6 +6,7 @@ const OFFER: Offer = Offer {
     queues_max: 4,
     split_event_channels: true,
     control_ring: true,
+    multicast_control: true,
     features: Features {
         scatter_gather: true,
         checksum_v4: true,
@@ -111,7 +112,13 @@ fn keys_that_a_frontend_writes_are_read_by_the_backend_whatever_was_there_before
         let features = Features::from(OffloadCaps::NONE);
         let control = ControlConfig { ring_ref: GrantRef(100), event: EvtchnPort(100) };
         let control = has_control.then_some(control);
-        let config = FrontendConfig { queues, features, rx_notify: true, control };
+        let config = FrontendConfig {
+            queues,
+            features,
+            rx_notify: true,
+            control,
+            multicast_control: has_control,
+        };
         for change in config.changes(4, QueueCountKey::MultiQueue) {
             match change {
                 KeyChange::Set(key, value) => drop(store.insert(key, value)),
@@ -136,6 +143,8 @@ fn an_offer_of_a_backend_is_read_by_the_frontend() {
     assert_eq!((bare.queues_max, bare.split_event_channels), (1, false));
     //= netif.h:ctrl-ring
     assert!(!bare.control_ring);
+    //= netif.h:multicast-request
+    assert!(!bare.multicast_control);
     assert!(Offer::read(&keys(&[], &[])).is_err());
 }
 
@@ -217,6 +226,22 @@ fn a_control_ring_is_one_of_its_own_and_only_where_it_is_offered() {
         let refusal = read(&changed, &OFFER).expect_err("the keys are wrong");
         assert!(refusal.contains(text), "{refusal}");
     }
+}
+
+#[test]
+fn multicast_control_is_requested_only_where_it_is_offered() {
+    //= netif.h:multicast-request
+    let read = |value: Option<&str>, offer: &Offer| {
+        let keys = keys(MINIMAL, &[("request-multicast-control", value)]);
+        FrontendConfig::read(&keys, offer).map(|config| config.multicast_control)
+    };
+    assert_eq!(
+        [None, Some("0"), Some("1")].map(|value| read(value, &OFFER)),
+        [Ok(false), Ok(false), Ok(true)]
+    );
+    // It may be that of a connection to another backend, which knew what the guest wants.
+    assert_eq!(read(Some("1"), &Offer { multicast_control: false, ..OFFER }), Ok(false));
+    assert!(read(Some("yes"), &OFFER).is_err());
 }
 
 #[test]

@@ -467,6 +467,7 @@ impl Backend {
             queues_max: offered.limit,
             split_event_channels: offered.split,
             control_ring: offered.split,
+            multicast_control: offered.split,
             features,
         };
         Backend {

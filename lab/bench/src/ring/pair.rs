@@ -220,6 +220,7 @@ pub(crate) fn backend_queues(
                 rx_ring,
                 events,
                 features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
+                multicast: None,
                 counters: Arc::new(QueueCounters::default()),
             })?)
         })
