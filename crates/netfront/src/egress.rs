@@ -1,17 +1,30 @@
 //! What the guest transmits: frames become tx requests.
 
 use ringway_datapath::{
-    Checksum, DropReason, End, Frame, FramePool, FrameQueue, QueueDown, Result,
+    Checksum, DropReason, End, Frame, FramePool, FrameQueue, MacAddr, QueueDown, Result,
 };
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
-    MAX_TX_SIZE, NETIF_RSP_NULL, NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO,
-    NETTXF_MORE_DATA, TX_RING_SLOTS, TxRequest, slots_max,
+    EXTRA_TYPE_MCAST_ADD, EXTRA_TYPE_MCAST_DEL, ExtraInfo, MAX_TX_SIZE, NETIF_RSP_NULL,
+    NETTXF_CSUM_BLANK, NETTXF_DATA_VALIDATED, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, TX_RING_SLOTS,
+    TxRequest, slots_max,
 };
 
 use crate::sending::Sending;
 use crate::{ResponseFault, VifQueue};
+
+/// What a guest wants of a multicast address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupOrder {
+    /// Its frames.
+    Add,
+    /// No more of them.
+    Remove,
+}
+
+/// Slots of an order: its request, which has no packet, and an extra.
+const ORDER_SLOTS: usize = 2;
 
 /// How many pages are prefetched before they are written.
 const PAGES_AHEAD: usize = 2;
@@ -140,6 +153,35 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             let size = u16::try_from(left.min(PAGE_SIZE)).expect("a page is 4096 bytes");
             TxRequest { gref: gref.0, offset: 0, flags, id, size }
         }));
+    }
+
+    pub(crate) fn push_orders(&mut self, order: GroupOrder, groups: &[MacAddr]) -> Result<usize> {
+        self.reap()?;
+        let kind = match order {
+            GroupOrder::Add => EXTRA_TYPE_MCAST_ADD,
+            GroupOrder::Remove => EXTRA_TYPE_MCAST_DEL,
+        };
+        let mut count = 0;
+        for group in groups {
+            if self.tx.free() < ORDER_SLOTS {
+                break;
+            }
+            let Some(buffer) = self.tx_free.pop() else { break };
+            self.tx_outstanding[usize::from(buffer)] = true;
+            //= netif.h:multicast-order
+            self.tx.push_request(TxRequest {
+                gref: self.tx_buffers.gref(usize::from(buffer)).0,
+                offset: 0,
+                flags: NETTXF_EXTRA_INFO,
+                id: buffer,
+                size: 0,
+            });
+            self.tx.push_request(ExtraInfo::for_multicast(kind, group.0));
+            count += 1;
+        }
+        let notify = self.tx.publish_requests();
+        self.notify(Direction::Tx, notify)?;
+        Ok(count)
     }
 
     /// Takes completed buffers back. A status other than OKAY means that the backend dropped the

@@ -80,7 +80,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Budget, Ends, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
+    Budget, Ends, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortQueue,
     QueueCounters, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
@@ -90,6 +90,7 @@ use ringway_wire::netif::{RX_RING_SLOTS, RxResponse, TX_RING_SLOTS, TxResponse};
 use ringway_xenbus::{ControlConfig, EventPorts, QueueConfig};
 
 pub use control::{Progress, Refusal};
+pub use egress::GroupOrder;
 pub use fault::ResponseFault;
 pub use setup::{HashWish, WishRefused};
 pub use slabs::Slabs;
@@ -252,6 +253,16 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// [`QueueDown`](ringway_datapath::QueueDown) when the queue can no longer be used.
     pub fn wish(&mut self, wish: HashWish) -> Result {
         self.control.as_mut().map_or(Ok(()), |control| control.wish(wish))
+    }
+
+    /// Orders the frames of these multicast addresses, or no more of them: a vif gets only what it
+    /// orders if its frontend requests that when it connects. Returns how many of the first there
+    /// was room for in the ring; for 64 on a new connection there is.
+    ///
+    /// # Errors
+    /// [`QueueDown`](ringway_datapath::QueueDown) when the queue can no longer be used.
+    pub fn order_groups(&mut self, order: GroupOrder, groups: &[MacAddr]) -> Result<usize> {
+        self.push_orders(order, groups)
     }
 
     /// How far the backend has got with the last wish.

@@ -10,6 +10,7 @@ mod hostile;
 mod joined;
 #[path = "../../../netback/tests/vif/machine.rs"]
 mod machine;
+mod multicast;
 #[path = "../../../netback/tests/vif/packet.rs"]
 mod packet;
 mod pair;

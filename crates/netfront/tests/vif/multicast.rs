@@ -1,0 +1,53 @@
+//! A frontend that gets only the multicast frames that it orders.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use ringway_datapath::{
+    Budget, FrameBatch, FramePool, MacAddr, MulticastFilter, PoolBudget, PortQueue,
+};
+use ringway_netback::MulticastControl;
+use ringway_netfront::GroupOrder;
+
+use crate::joined::{Front, attach};
+use crate::machine::{HOST, Machine};
+
+fn group(number: u8) -> MacAddr {
+    MacAddr([0x33, 0x33, 0, 0, 0, number])
+}
+
+#[test]
+fn a_backend_carries_out_the_orders_of_our_frontend_which_gets_its_slots_back() {
+    let machine = Machine::new();
+    let (front_events, back_events) = machine.channels();
+    let front = Front::new(machine.grants(), HOST, front_events, Arc::default());
+    let mut front = front.expect("a new guest has memory");
+    let filter = Arc::new(MulticastFilter::default());
+    let control = MulticastControl::new(Arc::clone(&filter), Waker::noop().clone());
+    let control = Arc::new(control);
+    let mut back = attach(&machine, &mut front, back_events, Some(Arc::clone(&control)));
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    let mut serve = || {
+        let mut frames = FrameBatch::new();
+        // A batch has fewer slots than the ring, and its responses are sent by the next call.
+        for _ in 0..6 {
+            back.ingress(Budget::BATCH, &mut pool, &mut frames).expect("our frontend is honest");
+            control.note(|_| ());
+        }
+        assert!(frames.is_empty(), "an order is no frame");
+    };
+    let groups: Vec<MacAddr> = (0..64).map(group).collect();
+    // More often than the ring has slots.
+    for _ in 0..10 {
+        //= netif.h:multicast-order
+        assert_eq!(front.order_groups(GroupOrder::Add, &groups).ok(), Some(64));
+        serve();
+        assert!(groups.iter().all(|group| filter.passes(*group)));
+        assert_eq!(front.order_groups(GroupOrder::Remove, &groups).ok(), Some(64));
+        serve();
+        assert!(!groups.iter().any(|group| filter.passes(*group)));
+    }
+    // Without a backend that responds, the ring is full at some point.
+    let pushed = [(); 3].map(|()| front.order_groups(GroupOrder::Add, &groups).ok());
+    assert_eq!(pushed, [Some(64), Some(64), Some(0)]);
+}
