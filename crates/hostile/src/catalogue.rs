@@ -148,6 +148,14 @@ const OF_VIFS: &[Scenario] = &[
         chains::extras_odd,
     ),
     new(
+        "multicast-orders",
+        "orders more and more multicast addresses as fast as it can",
+        "legal",
+        chains::multicast_orders,
+    )
+    .serves()
+    .with_share(),
+    new(
         "flags-unknown",
         "sets each undefined flag",
         "netif.h: XEN_NETTXF_*",

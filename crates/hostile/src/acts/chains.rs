@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use ringway_wire::netif::{
-    EXTRA_FLAG_MORE, ExtraInfo, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, NR_SLOTS_MIN,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_MCAST_ADD, EXTRA_TYPE_MCAST_DEL, ExtraInfo, NETTXF_EXTRA_INFO,
+    NETTXF_MORE_DATA, NR_SLOTS_MIN,
 };
 
 use crate::queue::Queue;
@@ -165,6 +166,28 @@ pub(crate) fn extras_odd(stage: &mut Stage) -> Result<()> {
     for (flags, extras) in cases {
         stage.try_out(|queue| with_extras(queue, flags, &extras))?;
     }
+    Ok(())
+}
+
+pub(crate) fn multicast_orders(stage: &mut Stage) -> Result<()> {
+    stage.guest.connect(1, 32)?;
+    let until = stage.until;
+    let mut sent = 0_u32;
+    while !stage.is_over() {
+        let queue = stage.queue()?;
+        while queue.tx_room() >= 2 {
+            let [.., a, b] = sent.to_be_bytes();
+            // Of the addresses that it adds, few are removed later.
+            let kind = if sent % 3 == 2 { EXTRA_TYPE_MCAST_DEL } else { EXTRA_TYPE_MCAST_ADD };
+            let request = queue.request(0, 0, 0, NETTXF_EXTRA_INFO);
+            queue.push_tx(request);
+            queue.push_tx(ExtraInfo::for_multicast(kind, [0x33, 0x33, 0, 0, a, b]));
+            sent += 1;
+        }
+        queue.publish_tx();
+        queue.wait_for_room(128, until);
+    }
+    stage.count("orders", sent.into());
     Ok(())
 }
 
