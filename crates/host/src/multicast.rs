@@ -99,17 +99,21 @@ impl Ordered {
             return;
         }
         let note = note(name);
-        let Err(error) = notes.write(&note, text.as_bytes()) else {
+        // What finds no room is written once there is some. Until then, without a note, the next
+        // process gives the guest more than it has ordered, but not less.
+        let written = notes.write(&note, text.as_bytes()).or_else(|_| {
+            notes.remove(&note)?;
+            notes.write(&note, text.as_bytes())
+        });
+        let Err(error) = written else {
             self.noted = text;
             return;
         };
-        // Without a note, the next process gives the guest more than it has ordered, but not less.
         self.noted = String::new();
-        let is_removed = notes.remove(&note).is_ok();
         // A guest may order as much as it likes.
         if !std::mem::replace(&mut self.is_logged, true) {
             let vif = name;
-            tracing::warn!(vif, is_removed, %error, "what its guest has ordered is not noted");
+            tracing::warn!(vif, %error, "what its guest has ordered is not noted");
         }
     }
 }

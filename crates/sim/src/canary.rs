@@ -54,6 +54,9 @@ pub enum Canary {
     ForgottenOffer,
     /// What was set of virtio vifs is not noted for the next process.
     ForgottenLimits,
+    /// What a guest orders of multicast frames has its response, and is not noted for the next
+    /// process.
+    UnnotedOrders,
     /// What was in flight is forgotten with a backend.
     EmptiedArea,
     /// A backend says of a ring that it has stopped less than was used.
@@ -76,7 +79,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 33] = [
+    pub const ALL: [Canary; 34] = [
         Canary::LostRing,
         Canary::LostEvent,
         Canary::SwappedFrames,
@@ -101,6 +104,7 @@ impl Canary {
         Canary::StuckTurn,
         Canary::ForgottenOffer,
         Canary::ForgottenLimits,
+        Canary::UnnotedOrders,
         Canary::EmptiedArea,
         Canary::RewoundRing,
         Canary::LeftPairs,

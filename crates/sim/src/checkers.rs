@@ -39,6 +39,7 @@ impl World {
         self.repair_virtio()?;
         self.reconnect_closed()?;
         self.check_wishes()?;
+        self.check_groups()?;
         self.check_connected()?;
         self.check_virtio()?;
         self.check_links()?;

@@ -2,12 +2,14 @@
 
 use ringway_datapath::PortQueue as _;
 use ringway_datapath::Woken;
+use ringway_netfront::GroupOrder;
 use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note};
 use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences};
 use ringway_xenbus::{Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Watched, or_refusal};
 
 use crate::flaw::{Flaw, Rule};
+use crate::guest::XenQueue;
 use crate::plane::DataPlane;
 use crate::scenario::HOST;
 use crate::traffic::announcement;
@@ -78,6 +80,13 @@ impl Driver {
         end.reconnect(store, &mut Process { plane, guest: *guest }, *preferences)
     }
 
+    /// Says whether the guest wants no multicast frames but those that it orders.
+    pub(crate) fn request_multicast_control(&mut self, is_requested: bool) -> Result<(), Lost> {
+        let node = self.end.vif().multicast_request();
+        let value = if is_requested { "1" } else { "0" };
+        or_refusal(self.store.write(&node, value)).map(|done| done.expect("it is the guest's"))
+    }
+
     /// The vif's directory is gone.
     pub(crate) fn gone(&mut self, plane: &mut DataPlane) -> Result<(), Lost> {
         let Driver { store, end, guest, .. } = self;
@@ -123,6 +132,13 @@ impl FrontendProcess for Process<'_> {
         let announcement = announcement(guest.mac, &mut guest.pool);
         if let (Some(nic), Some(frame)) = (guest.nics.first_mut(), announcement) {
             nic.backlog.push_back(frame);
+        }
+        if let (Some(nic), Some(groups)) = (guest.nics.first_mut(), &guest.chosen.groups) {
+            let groups: Vec<_> = groups.iter().copied().collect();
+            let order = |queue: &mut XenQueue| queue.order_groups(GroupOrder::Add, &groups);
+            let ordered = nic.xen().map_or(Ok(groups.len()), order);
+            let count = ordered.map_err(|down| down.to_string())?;
+            assert_eq!(count, groups.len(), "a new ring has room");
         }
         if let (Some(nic), Some(wish)) = (guest.nics.first_mut(), guest.wish.clone()) {
             let wished = nic.xen().map_or(Ok(()), |queue| queue.wish(wish));

@@ -19,7 +19,8 @@ use ringway_wire::{DomId, EvtchnPort};
 use ringway_xenbus::QueueConfig;
 use ringway_xenbus::frontend::{Allocated, Allocation};
 
-use crate::scenario::guest_of;
+use crate::groups::Chosen;
+use crate::scenario::{Scenario, guest_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The most frames per queue that applications leave with the guest's network stack.
@@ -51,6 +52,7 @@ pub(crate) struct Guest {
     /// Whether its backend has to know the wish: its connection has a control ring, and what was
     /// said over it is noted.
     pub(crate) is_wish_known: bool,
+    pub(crate) chosen: Chosen,
     /// The reason why a queue had to stop.
     pub(crate) fault: Option<String>,
     /// Since the last balance, frames may have been lost with a connection.
@@ -111,10 +113,17 @@ impl Guest {
             wish: None,
             is_wish_known: false,
             is_cut_off: false,
+            chosen: Chosen::default(),
             fault: None,
             is_disturbed: false,
             is_impersonated: false,
         }
+    }
+
+    /// Makes the choices of the guest with this number.
+    pub(crate) fn choose(&mut self, scenario: &Scenario, number: usize) {
+        self.wish = scenario.wishes[number].clone();
+        self.chosen.groups = scenario.groups[number].clone();
     }
 
     /// Makes queues for a backend.
@@ -154,7 +163,10 @@ impl Guest {
         // Without pages for it, the backend hashes as it likes.
         let control = control.and_then(Result::ok).flatten();
         self.is_wish_known = control.is_some();
-        Ok(Allocated { queues, control, multicast_control: false })
+        let multicast_control = self.chosen.groups.is_some() && wanted.multicast_control;
+        self.chosen.is_requested = multicast_control;
+        self.chosen.are_known = multicast_control;
+        Ok(Allocated { queues, control, multicast_control })
     }
 
     /// Puts the end of a long frame into pages, as a device does.

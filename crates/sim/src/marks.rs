@@ -101,6 +101,8 @@ marks! {
     QueuesOffered => "queues offered by a call",
     /// A guest's frames are hashed as it wishes.
     Hashed => "wish carried out over a control ring",
+    /// The backend knows what a guest has ordered of multicast frames.
+    Ordered => "multicast frames ordered",
     /// A message was refused, for example because a backend was killed before it published the
     /// response, and the guest wished again.
     WishRepeated => "wish repeated after a refusal",

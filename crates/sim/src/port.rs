@@ -9,7 +9,7 @@ use ringway_datapath::{
     QueueTraits, Wakers, Woken,
 };
 use ringway_loopback::LoopbackEvent;
-use ringway_netback::VifQueue;
+use ringway_netback::{MulticastControl, VifQueue};
 use ringway_virtback::QueuePair;
 use ringway_wire::EvtchnPort;
 
@@ -31,10 +31,15 @@ pub(crate) struct Port {
     /// Working memory of one call.
     leaving: Vec<Option<Share>>,
     canary: Option<Canary>,
+    /// What the guest's orders change.
+    multicast: Multicast,
     calls: u64,
     /// The rings of an honest guest.
     _rings: Option<ShownRings>,
 }
+
+/// What the orders of a guest of Xen change.
+pub(crate) type Multicast = Option<Arc<MulticastControl>>;
 
 enum Queue {
     Vif(Box<VifQueue<WatchedMemory, LoopbackEvent>>),
@@ -44,7 +49,7 @@ enum Queue {
 
 impl Port {
     pub(crate) fn of_vif(
-        queue: VifQueue<WatchedMemory, LoopbackEvent>,
+        (queue, multicast): (VifQueue<WatchedMemory, LoopbackEvent>, Multicast),
         counters: Arc<QueueCounters>,
         events: Vec<EvtchnPort>,
         owner: Option<(Owner, Ledger)>,
@@ -52,7 +57,7 @@ impl Port {
         rings: Option<ShownRings>,
     ) -> Port {
         let queue = Queue::Vif(Box::new(queue));
-        Port { _rings: rings, events, ..Port::new(queue, counters, owner, canary) }
+        Port { _rings: rings, events, multicast, ..Port::new(queue, counters, owner, canary) }
     }
 
     pub(crate) fn of_pair(
@@ -70,8 +75,17 @@ impl Port {
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
     ) -> Port {
-        let (events, leaving) = (Vec::new(), Vec::new());
-        Port { queue, events, owner, counters, leaving, canary, calls: 0, _rings: None }
+        Port {
+            queue,
+            events: Vec::new(),
+            owner,
+            counters,
+            leaving: Vec::new(),
+            canary,
+            multicast: None,
+            calls: 0,
+            _rings: None,
+        }
     }
 
     /// The guest or the device that it belongs to; `None` for a hostile guest.
@@ -127,6 +141,7 @@ impl PortQueue for Port {
                 let copy = pool.take(into[before].len());
                 copy.into_iter().for_each(std::mem::forget);
             }
+            Some(Canary::UnnotedOrders) => self.multicast.iter().for_each(|it| it.note(|_| ())),
             Some(Canary::EarlyResponse) => {
                 if let Queue::Vif(queue) = &mut self.queue {
                     queue.settle(pool)?;

@@ -78,13 +78,14 @@ impl World for Simulated {
             QueueEvents::Single(both) => vec![both.port()],
         };
         events.extend(control_event);
+        let multicast = parts.multicast.clone();
         let mut queue = VifQueue::attach(parts).map_err(io::Error::other)?;
         *interrupted += queue.interrupted();
         if let Some(memory) = lent {
             queue.lend_pages(memory.for_ends());
         }
         queue.join_control(control).map_err(io::Error::other)?;
-        Ok(Port::of_vif(queue, counters, events, owner, plane.canary, rings))
+        Ok(Port::of_vif((queue, multicast), counters, events, owner, plane.canary, rings))
     }
 }
 

@@ -9,6 +9,7 @@ use ringway_wire::DomId;
 
 use crate::canary::Canary;
 use crate::choices::Choices;
+use crate::groups::{Groups, choose_groups};
 use crate::traffic::Kind;
 
 /// The domain of the backend.
@@ -38,6 +39,8 @@ pub(crate) struct Scenario {
     /// How each guest wishes to receive, if it says so by a control ring. Only guests with one
     /// queue do: with more, a frame that is steered by half of a wish overtakes an earlier one.
     pub(crate) wishes: Vec<Option<HashWish>>,
+    /// The multicast frames that each guest orders at first, if it gets no others.
+    pub(crate) groups: Vec<Option<Groups>>,
     /// By guest, of either kind: whether its vif is patched to its own device, as on a bridge.
     pub(crate) are_patched: Vec<bool>,
     /// Of these: whether that is a bridge of Open vSwitch, behind which there is no station.
@@ -157,6 +160,12 @@ impl Scenario {
             false => None,
         });
         let wishes = wishes.collect();
+        let has_groups = choices.is_one_in(4);
+        let groups = (0..guests).map(|_| match has_groups && choices.is_one_in(2) {
+            true => Some(choose_groups(choices)),
+            false => None,
+        });
+        let groups = groups.collect();
         let uplink = choices.is_one_in(2).then(|| Uplink {
             queues: choices.from_to(1, usize::from(QUEUES_MAX)),
             stations: choices.from_to(1, 2),
@@ -172,6 +181,7 @@ impl Scenario {
             flow_key: FlowKey::new([choices.number(), choices.number()]),
             queues_wanted: u16::try_from(queues_wanted).unwrap_or(1),
             wishes,
+            groups,
             guest_caps: (0..guests).map(|_| choices.pick(&caps)).collect(),
             are_patched,
             on_ovs,
@@ -204,6 +214,7 @@ impl Scenario {
             queues_wanted: 1,
             guest_caps: vec![OffloadCaps::ALL; guests],
             wishes: vec![None; guests],
+            groups: vec![None; guests],
             are_patched: vec![false; guests],
             on_ovs: vec![false; guests],
             uplink: None,
@@ -255,6 +266,8 @@ impl Scenario {
     pub(crate) fn may_need_time(&self) -> bool {
         self.disturbances.have_rates()
             || self.budget_bytes < BUDGET_AMPLE
+            // Frames wait behind orders, and orders for the pause after a note.
+            || self.groups.iter().any(Option::is_some)
             || !self.has_no_hostiles()
     }
 

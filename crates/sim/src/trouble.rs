@@ -68,6 +68,7 @@ impl World {
                 Ok(())
             }
             16 if self.plane.guests[guest].wish.is_some() => self.change_wish(guest),
+            17 if self.plane.guests[guest].chosen.groups.is_some() => self.change_groups(guest),
             16..=17 => self.call(guest),
             18.. if disturbances.have_links() => {
                 self.change_links(guest);

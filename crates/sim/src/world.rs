@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{MacAddr, QueueCounters, VlanRules};
 use ringway_engine::{Capture, Stations};
-use ringway_host::{Hosting, Note, unlimited, vif_name};
+use ringway_host::{Hosting, unlimited, vif_name};
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_steering::FlowKey;
@@ -198,7 +198,7 @@ impl World {
         let domain = self.plane.machine.create_domain(domid, Limits::default());
         let domain = domain.expect("the number is free");
         let mut guest = Guest::new(domid, mac_of(number), domain);
-        guest.wish = self.scenario.wishes[number].clone();
+        guest.choose(&self.scenario, number);
         self.plane.guests.push(guest);
         self.drivers.push(None);
         self.panics.push(0);
@@ -338,7 +338,7 @@ impl World {
         let domain = self.plane.machine.create_domain(domid, Limits::default());
         let mut reborn = Guest::new(domid, mac_of(guest), domain.expect("the number is free"));
         reborn.is_disturbed = true;
-        reborn.wish = self.scenario.wishes[guest].clone();
+        reborn.choose(&self.scenario, guest);
         reborn.is_impersonated = self.plane.guests[guest].is_impersonated;
         self.plane.guests[guest] = reborn;
         self.make_vif(guest)
@@ -352,9 +352,7 @@ impl World {
             self.plugger.begin_again(&mut self.plane.choices);
             for guest in &mut self.plane.guests {
                 guest.is_disturbed = true;
-                // The next process does not know what there was no room for.
-                let note = Note::Hashing(vif_name(vif_of(guest.domid)));
-                guest.is_wish_known &= !self.notes.is_stale(&note);
+                guest.forget_unnoted(&self.notes);
             }
             self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
             if self.scenario.canary == Some(Canary::LostNotes) {
@@ -483,6 +481,7 @@ impl World {
                 self.panics[guest] = 0;
                 self.settings.forget_budget(&vif_name(vif));
                 self.plane.guests[guest].is_wish_known = false;
+                self.plane.guests[guest].chosen.are_known = false;
             }
             self.toolstack.write(vif, &key).map_err(|error| refused(&error))?;
         }

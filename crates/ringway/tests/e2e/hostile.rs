@@ -8,7 +8,7 @@ use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, SOON, describe, wait_for};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
-use ringway_hostile::frames::ethernet;
+use ringway_hostile::frame::ethernet;
 use ringway_hostile::guest::{Guest, Key};
 use ringway_hostile::queue::Prepared;
 use ringway_hostile::{Queue, Toolstack};
