@@ -9,9 +9,9 @@ use std::io;
 use netlink_packet_core::{
     DecodeError, Emitable, NLA_F_NESTED, NLM_F_ACK, NlasIterator, parse_string, parse_u8, parse_u32,
 };
+use ringway_net::generic::{self, Family, Named, attribute, invalid};
 
-use super::generic::{Family, Named, attribute, invalid};
-use super::{NicSettings, file, generic};
+use super::{NicSettings, file};
 
 #[derive(Debug)]
 struct Name;

@@ -17,7 +17,6 @@
 mod connections;
 mod conntrack;
 mod ethtool;
-mod generic;
 mod netdev;
 mod sock_diag;
 

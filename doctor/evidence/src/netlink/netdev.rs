@@ -7,8 +7,8 @@ use std::io;
 
 use netlink_packet_core::{DecodeError, NLM_F_DUMP, parse_u32, parse_u64};
 use nix::net::if_::if_nametoindex;
+use ringway_net::generic::{Family, Message, Named, invalid};
 
-use super::generic::{Family, Message, Named, invalid};
 use super::{QSTATS, file};
 
 #[derive(Debug)]
@@ -95,8 +95,8 @@ fn number(value: &[u8]) -> Result<u64, DecodeError> {
 mod tests {
     use netlink_packet_core::{Emitable, ParseableParametrized};
     use netlink_packet_generic::GenlHeader;
+    use ringway_net::generic::attribute;
 
-    use super::super::generic::attribute;
     use super::*;
 
     /// Attributes of both replies of Linux 6.18 for a `virtio_net` with one queue, on x86-64.

@@ -12,16 +12,18 @@ use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
 use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
 use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
 use netlink_sys::protocols::NETLINK_GENERIC;
-use ringway_net::socket::NetlinkSocket;
+
+use crate::socket::NetlinkSocket;
 
 /// The name of a family in the kernel.
-pub(super) trait Named: Debug {
+pub trait Named: Debug {
+    /// It.
     const NAME: &'static str;
 }
 
-/// The resolved family.
+/// The resolved family, in one network namespace: that of the thread that opened it.
 #[derive(Debug)]
-pub(super) struct Family<N> {
+pub struct Family<N> {
     socket: NetlinkSocket,
     id: u16,
     name: PhantomData<N>,
@@ -32,7 +34,7 @@ impl<N: Named> Family<N> {
     ///
     /// # Errors
     /// `NotFound` if the kernel has none.
-    pub(super) fn open() -> io::Result<Family<N>> {
+    pub fn open() -> io::Result<Family<N>> {
         let mut socket = NetlinkSocket::open(NETLINK_GENERIC)?;
         let name = GenlCtrlAttrs::FamilyName(N::NAME.to_owned());
         let question = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: vec![name] };
@@ -45,12 +47,11 @@ impl<N: Named> Family<N> {
         Ok(Family { socket, id: family.ok_or(io::ErrorKind::NotFound)?, name: PhantomData })
     }
 
-    /// Sends a request and collects the replies. `flags` are those of `NetlinkSocket::request`.
-    pub(super) fn request(
-        &mut self,
-        message: Message<N>,
-        flags: u16,
-    ) -> io::Result<Vec<Message<N>>> {
+    /// Sends a request and collects the replies. `flags` are those of [`NetlinkSocket::request`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn request(&mut self, message: Message<N>, flags: u16) -> io::Result<Vec<Message<N>>> {
         let mut question = GenlMessage::from_payload(message);
         question.set_resolved_family_id(self.id);
         let replies = self.socket.request(question, flags)?;
@@ -60,18 +61,20 @@ impl<N: Named> Family<N> {
 
 /// A request or a reply: attributes by their numbers.
 #[derive(Debug)]
-pub(super) struct Message<N> {
+pub struct Message<N> {
     command: u8,
     attributes: Vec<(u16, Vec<u8>)>,
     family: PhantomData<N>,
 }
 
 impl<N> Message<N> {
-    pub(super) fn new(command: u8, attributes: Vec<(u16, Vec<u8>)>) -> Message<N> {
+    /// A request with this command of its family.
+    pub fn new(command: u8, attributes: Vec<(u16, Vec<u8>)>) -> Message<N> {
         Message { command, attributes, family: PhantomData }
     }
 
-    pub(super) fn get(&self, kind: u16) -> Option<&[u8]> {
+    /// The value of an attribute.
+    pub fn get(&self, kind: u16) -> Option<&[u8]> {
         let found = self.attributes.iter().find(|(one, _)| *one == kind);
         found.map(|(_, value)| value.as_slice())
     }
@@ -81,12 +84,13 @@ impl<N> Message<N> {
     }
 }
 
-pub(super) fn attribute(kind: u16, value: &[u8]) -> DefaultNla {
+/// An attribute of this number, for nested ones.
+pub fn attribute(kind: u16, value: &[u8]) -> DefaultNla {
     DefaultNla::new(kind, value.to_vec())
 }
 
 /// The error for a reply that is not as its family defines it.
-pub(super) fn invalid(error: DecodeError) -> io::Error {
+pub fn invalid(error: DecodeError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
