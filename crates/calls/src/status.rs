@@ -409,6 +409,9 @@ pub struct GuestVifStatus {
     pub state: String,
     /// The number of queues that the backend offers.
     pub max_queues: u16,
+    /// Whether all bytes of frames are copied, because the toolstack does not trust the backend.
+    #[serde(default)]
+    pub must_copy: bool,
     /// The offloads that both sides use.
     pub offloads: Vec<String>,
     /// How the backend is to hash frames, if the guest has chosen that and the backend lets it.

@@ -78,11 +78,11 @@ pub fn run<H: Hypervisor>(
     sockets: Sockets,
     stop: impl AsFd,
 ) -> io::Result<()> {
-    let Sockets { control, netlink, gro } = sockets;
+    let Sockets { control, netlink, ethtool, gro } = sockets;
     let control = ControlServer::start(control)?;
     let workers = wired::start_workers(config.workers.clone())?;
     let port_events = VecDeque::new();
-    let machinery = Machinery { hypervisor, netlink, gro, workers, port_events };
+    let machinery = Machinery { hypervisor, netlink, ethtool, gro, workers, port_events };
     let parts = Parts { store, machinery };
     let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
     let mut frontend = Frontend { parts, config, nics, refused, is_leaving, control };

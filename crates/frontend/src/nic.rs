@@ -9,6 +9,7 @@ use std::time::Duration;
 use ringway_control::{GuestVifStatus, HashStatus, QueueStatus};
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Hypervisor, QueueEvents};
+use ringway_net::ethtool::Ethtool;
 use ringway_net::{LinkSetting, Netlink};
 use ringway_netfront::{HashWish, Refusal, Slabs, VifQueue};
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, KEY_LEN_MAX, MAPPING_LEN_MAX};
@@ -48,6 +49,10 @@ struct NicLink<H: Hypervisor> {
     is_up: bool,
     /// Whether the device has a carrier, and its MTU.
     shown: (bool, u16),
+    /// The speed that the device was given, in megabits per second, if the toolstack has set one.
+    speed: Option<u32>,
+    /// Whether the toolstack distrusts the backend: then all bytes of frames are copied.
+    must_copy: bool,
     tap_port: PortId,
     vif_port: PortId,
     /// Queues that are granted but not attached to a worker.
@@ -91,6 +96,8 @@ impl<H: Hypervisor> Nic<H> {
             tap: None,
             is_up: true,
             shown: (true, 0),
+            speed: None,
+            must_copy: false,
             tap_port,
             vif_port,
             idle: Vec::new(),
@@ -171,8 +178,10 @@ impl<H: Hypervisor> Nic<H> {
         let is_unplugged = own.as_ref().is_some_and(Keys::is_unplugged);
         self.link.is_up = backend.is_none_or(|keys| keys.has_carrier()) && !is_unplugged;
         // A toolstack that writes no valid one changes nothing.
-        let mtu = own.and_then(|keys| keys.mtu().ok()).unwrap_or(self.link.shown.1);
+        let mtu = own.as_ref().and_then(|keys| keys.mtu().ok()).unwrap_or(self.link.shown.1);
         self.link.show(mtu, &mut machinery.netlink);
+        let speed = own.and_then(|keys| keys.speed().ok()).flatten();
+        self.link.show_speed(speed, machinery.ethtool.as_mut());
         Ok(())
     }
 
@@ -230,6 +239,7 @@ impl<H: Hypervisor> Nic<H> {
             interface: link.name.clone(),
             state: self.end.state().to_string(),
             max_queues: offer.map_or(1, |offer| offer.queues_max),
+            must_copy: link.must_copy,
             offloads: ringway_control::offload_names(link.caps),
             hash: link
                 .interface
@@ -267,7 +277,12 @@ fn absent_queue(mapping: &[u16], queues: usize) -> Option<u16> {
 
 impl<H: Hypervisor> NicLink<H> {
     /// Makes the device per the toolstack and the configuration, unless it exists.
-    fn make_device(&mut self, netlink: &mut Netlink, keys: &Keys) -> Result<(), NoDevice> {
+    fn make_device(
+        &mut self,
+        netlink: &mut Netlink,
+        ethtool: Option<&mut Ethtool>,
+        keys: &Keys,
+    ) -> Result<(), NoDevice> {
         if self.tap.is_some() {
             return Ok(());
         }
@@ -277,7 +292,17 @@ impl<H: Hypervisor> NicLink<H> {
         self.tap = Some(tap);
         self.shown = (true, mtu);
         self.show(mtu, netlink);
+        self.speed = None;
+        self.show_speed(keys.speed().ok().flatten(), ethtool);
         Ok(())
+    }
+
+    /// Gives the device the speed that the toolstack has set; without a valid one it keeps its own.
+    fn show_speed(&mut self, speed: Option<u32>, ethtool: Option<&mut Ethtool>) {
+        let (Some(tap), Some(mbit), Some(ethtool)) = (&self.tap, speed, ethtool) else { return };
+        if self.speed != speed && ethtool.set_speed(tap.name(), mbit).is_ok() {
+            self.speed = speed;
+        }
     }
 
     /// Gives the device the carrier that it should have, and this MTU. Reports nothing that a
@@ -370,7 +395,7 @@ impl<H: Hypervisor> NicLink<H> {
     /// vifs that were found together exist, so that no vif lacks pages that serve only the speed of
     /// another.
     fn make_slabs(&mut self, hypervisor: &H) {
-        if self.slabs.is_some() {
+        if self.slabs.is_some() || self.must_copy {
             return;
         }
         let made =
@@ -393,7 +418,9 @@ impl<H: Hypervisor> NicLink<H> {
         let mut queue =
             VifQueue::new(hypervisor.grants()?, backend, events, Arc::clone(&counters))?;
         queue.set_caps(self.caps);
-        queue.receive_in_place()?;
+        if !self.must_copy {
+            queue.receive_in_place()?;
+        }
         if let Some(pages) = self.interface.max_unanswered {
             queue.limit_unanswered(pages);
         }
@@ -446,7 +473,11 @@ struct NicProcess<'a, H: Hypervisor> {
 impl<H: Hypervisor> FrontendProcess for NicProcess<'_, H> {
     fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Allocated, String> {
         let NicProcess { link, machinery } = self;
-        let made = link.make_device(&mut machinery.netlink, own).map_err(|error| error.to_string());
+        //= netif.h:trusted
+        link.must_copy = !own.trusts_backend();
+        let Machinery { netlink, ethtool, .. } = &mut **machinery;
+        let made = link.make_device(netlink, ethtool.as_mut(), own);
+        let made = made.map_err(|error| error.to_string());
         let made = made.and_then(|()| {
             link.make_queues(&machinery.hypervisor, wanted).map_err(|error| error.to_string())
         });

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use ringway_hypervisor::Hypervisor;
 use ringway_net::Netlink;
+use ringway_net::ethtool::Ethtool;
 use ringway_netfront::VifQueue;
 use ringway_switch::PortId;
 use ringway_tap::VifOrTap;
@@ -26,6 +27,7 @@ pub(crate) struct Parts<H: Hypervisor> {
 pub(crate) struct Machinery<H: Hypervisor> {
     pub(crate) hypervisor: H,
     pub(crate) netlink: Netlink,
+    pub(crate) ethtool: Option<Ethtool>,
     pub(crate) gro: Gro,
     pub(crate) workers: Workers<AnyQueue<H>>,
     /// Reports of workers that have not been handled yet.

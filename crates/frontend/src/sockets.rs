@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ringway_control::ControlSocket;
 use ringway_net::Netlink;
+use ringway_net::ethtool::Ethtool;
 
 use crate::gro::Gro;
 
@@ -13,6 +14,8 @@ use crate::gro::Gro;
 pub struct Sockets {
     pub(crate) control: ControlSocket,
     pub(crate) netlink: Netlink,
+    /// `None` if this kernel has none.
+    pub(crate) ethtool: Option<Ethtool>,
     pub(crate) gro: Gro,
 }
 
@@ -23,6 +26,7 @@ impl Sockets {
     /// The system's error.
     pub fn open(control: &Path) -> io::Result<Sockets> {
         let control = ControlSocket::bind(control)?;
-        Ok(Sockets { control, netlink: Netlink::open()?, gro: Gro::open()? })
+        let ethtool = Ethtool::open().ok();
+        Ok(Sockets { control, netlink: Netlink::open()?, ethtool, gro: Gro::open()? })
     }
 }

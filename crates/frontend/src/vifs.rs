@@ -105,7 +105,9 @@ impl<H: Hypervisor> Frontend<H> {
         let (handle, key) = below.split_once('/').unwrap_or((below, ""));
         let Some(handle) = parse_handle(handle) else { return Ok(()) };
         match key {
-            "disconnect" | "mtu" if self.nics.contains_key(&handle) => self.link_changed(handle),
+            "disconnect" | "mtu" | "speed" if self.nics.contains_key(&handle) => {
+                self.link_changed(handle)
+            }
             // The toolstack changes nothing else of a known vif; it can only recreate it.
             key if matches!(key, "" | "state") || !self.nics.contains_key(&handle) => {
                 self.inspect(handle)

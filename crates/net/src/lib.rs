@@ -1,11 +1,12 @@
 //! Links, addresses and routes of Linux, over rtnetlink.
 //!
-//! Control plane only: every call asks the kernel, waits for its reply and allocates freely. What
-//! `ethtool` does is not included, but [`socket`] sends requests to any netlink family, [`generic`]
-//! to those that have names. Links are identified by name, as in configuration files; [`Netlink`]
-//! turns it into the kernel's index where a message needs one.
+//! Control plane only: every call asks the kernel, waits for its reply and allocates freely. Of
+//! what the tool `ethtool` does, [`ethtool`] has what a vif needs; [`socket`] sends requests to any
+//! netlink family, [`generic`] to those that have names. Links are identified by name, as in
+//! configuration files; [`Netlink`] turns it into the kernel's index where a message needs one.
 
 mod bridge_port;
+pub mod ethtool;
 pub mod generic;
 mod local_end;
 pub mod neighbours;

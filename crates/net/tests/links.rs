@@ -12,6 +12,7 @@ use ringway_net::LinkSetting::{
     Address, Alias, Down, GsoMaxSize, Master, Mtu, Name, Netns, NetnsOf, NoLinkLocalAddress,
     NoMaster, TxQueueLen, Up,
 };
+use ringway_net::ethtool::Ethtool;
 use ringway_net::{Link, LinkWatch, Netlink};
 use ringway_sys::namespace::{enter_user_namespace, unshare_network};
 
@@ -26,7 +27,7 @@ fn main() -> Outcome {
         }
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 8] = [
+    let tests: [Test; 9] = [
         ("a_new_namespace_has_lo_only_and_errors_name_the_link", errors),
         ("settings_of_a_link_read_back_as_set", settings),
         ("a_bridge_has_ports_and_loses_them", bridge),
@@ -35,6 +36,7 @@ fn main() -> Outcome {
         ("a_link_has_the_addresses_that_it_was_given_and_no_others", own_addresses),
         ("frames_end_at_a_link_that_passes_them_on_to_nothing", local_end),
         ("a_port_of_a_bridge_gets_its_settings_again", bridge_port),
+        ("a_speed_that_cannot_be_set_is_refused_with_the_name_of_the_link", speed),
     ];
     for (name, test) in tests {
         // Each test has a thread with an empty network namespace of its own.
@@ -47,6 +49,24 @@ fn main() -> Outcome {
             .map_err(|_| format!("{name} panicked"))?
             .map_err(|error| format!("{name}: {error}"))?;
         println!("ok: {name}");
+    }
+    Ok(())
+}
+
+/// Links that can have one are TAP devices, in tests of the frontend.
+fn speed() -> Outcome {
+    Netlink::open()?.add_veth("eth0", "far")?;
+    let mut ethtool = match Ethtool::open() {
+        Ok(ethtool) => ethtool,
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            return Ok(());
+        }
+    };
+    for (name, kind) in [("eth0", ErrorKind::Unsupported), ("eth1", ErrorKind::NotFound)] {
+        let error = ethtool.set_speed(name, 1000).expect_err("it has no speed");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
     }
     Ok(())
 }

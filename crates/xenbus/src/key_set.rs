@@ -12,7 +12,8 @@ use crate::keys::{
     FEATURE_RX_NOTIFY, FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS,
     IFACE_ID, Keys, MAC, MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES,
     MULTICAST_CONTROL_WANTED, ONLINE, QUEUE_KEYS, QUEUES_ACCEPTED, RECONNECT,
-    REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY, RULE_KEYS, SCRIPT, STATE, VIFNAME, queue_dir,
+    REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY, RULE_KEYS, SCRIPT, SPEED, STATE, TRUSTED, VIFNAME,
+    queue_dir,
 };
 use crate::limits::LIMITS;
 
@@ -64,7 +65,9 @@ impl KeySet {
                 MULTI_QUEUE_MAX_QUEUES,
                 QUEUES_ACCEPTED,
             ],
-            KeySet::FrontendDevice => &[STATE, BACKEND, BACKEND_ID, MAC, MTU, DISCONNECT],
+            KeySet::FrontendDevice => {
+                &[STATE, BACKEND, BACKEND_ID, MAC, MTU, DISCONNECT, SPEED, TRUSTED]
+            }
             KeySet::FrontendState => &[STATE, RECONNECT],
             KeySet::MulticastRequest => &[REQUEST_MULTICAST_CONTROL],
             KeySet::Offer => &[

@@ -33,6 +33,10 @@ pub(crate) const VIFNAME: &str = "vifname";
 pub(crate) const CARRIER: &str = "carrier";
 /// Whether the toolstack has unplugged the vif; in the frontend's directory.
 pub(crate) const DISCONNECT: &str = "disconnect";
+/// The speed that the vif's device is to show; in the frontend's directory.
+pub(crate) const SPEED: &str = "speed";
+/// Whether the toolstack trusts the backend with the guest's memory; in the frontend's directory.
+pub(crate) const TRUSTED: &str = "trusted";
 pub(crate) const RATE: &str = "rate";
 pub(crate) const IP: &str = "ip";
 pub(crate) const LOCKING_MODE: &str = "locking-mode";

@@ -7,8 +7,13 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::keys::{BadKeys, CARRIER, DISCONNECT, KeyChange, Keys, MTU, RATE};
+use crate::keys::{
+    Absent, BadKeys, CARRIER, DISCONNECT, KeyChange, Keys, MTU, RATE, SPEED, TRUSTED,
+};
 use crate::rate::{NotARate, Rate};
+
+/// The highest speed that Linux shows, in megabits per second.
+const SPEED_MAX: u64 = 0x7fff_ffff; // not a limit: the kernel's
 
 /// The heaviest weight.
 const WEIGHT_MAX: u32 = 1000;
@@ -345,6 +350,37 @@ impl Keys {
         self.text(DISCONNECT) == Some("1")
     }
 
+    /// Whether the toolstack, which has written these into a frontend's directory, trusts the
+    /// backend with the guest's memory. Absent means yes, as in Linux; what cannot be read, no.
+    pub fn trusts_backend(&self) -> bool {
+        //= netif.h:trusted
+        self.flag(TRUSTED, Absent::True).unwrap_or(false)
+    }
+
+    /// The speed that the device of a frontend, in whose directory these are, is to show, in
+    /// megabits per second. The text is a number of gigabits, or has one of the letters `G`, `M`
+    /// and `K` behind it, as in Windows' driver.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] if it is something else, or no whole megabit.
+    pub fn speed(&self) -> Result<Option<u32>, BadKeys> {
+        let parse = |text: &str| {
+            let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            let number: u64 = digits.parse().ok()?;
+            let kbit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+                "" | "G" => 1_000_000,
+                "M" => 1000,
+                "K" => 1,
+                _ => return None,
+            };
+            let mbit = number.checked_mul(kbit)? / 1000;
+            (1..=SPEED_MAX).contains(&mbit).then(|| u32::try_from(mbit).ok())?
+        };
+        let expected = "a number with G, M or K behind it";
+        let read = |text| parse(text).ok_or_else(|| self.unreadable(SPEED, text, expected));
+        self.text(SPEED).map(read).transpose()
+    }
+
     fn link(&self, key: &str) -> Result<Option<LinkState>, BadKeys> {
         //= netif.h:carrier
         match self.text(key) {
@@ -456,5 +492,32 @@ mod tests {
         assert!(bad[0].contains("/b/carrier is \"down\", expected 1 (up) or 0 (down)"), "{bad:?}");
         assert!(bad[2].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
         assert_eq!(read(&[("ringway-weight", "1001")]).0.weight, None);
+    }
+
+    #[test]
+    fn a_speed_is_in_gigabits_unless_a_letter_says_otherwise() {
+        let speed = |value: &str| {
+            let keys = Keys::new("/f", [("speed".to_owned(), value.to_owned())]);
+            keys.speed().map_err(|bad| bad.to_string())
+        };
+        for (value, mbit) in
+            [("10", 10_000), ("1G", 1000), ("25g", 25_000), ("2500M", 2500), ("1500K", 1)]
+        {
+            assert_eq!(speed(value), Ok(Some(mbit)), "{value}");
+        }
+        for bad in ["", "0", "999K", "G", "1T", "-1", "1 G", "1GG", "3000000G", "99999999999999G"] {
+            assert!(speed(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(Keys::new("/f", []).speed(), Ok(None));
+    }
+
+    #[test]
+    fn a_backend_is_trusted_unless_the_toolstack_says_something_else() {
+        let trusts = |value: &str| {
+            Keys::new("/f", [("trusted".to_owned(), value.to_owned())]).trusts_backend()
+        };
+        //= netif.h:trusted
+        assert!(Keys::new("/f", []).trusts_backend() && trusts("1"));
+        assert!(!trusts("0") && !trusts("no"));
     }
 }

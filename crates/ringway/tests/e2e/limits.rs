@@ -60,7 +60,7 @@ fn the_command_line_sets_and_shows_each_limit() {
 }
 
 #[test]
-fn a_guests_device_shows_its_link_and_mtu_as_they_are_set() {
+fn a_guests_device_shows_its_link_mtu_and_speed_as_they_are_set() {
     let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&pair());
     let mut store = host.store();
@@ -80,9 +80,25 @@ fn a_guests_device_shows_its_link_and_mtu_as_they_are_set() {
         ("disconnect", "1", "carrier", "0"),
         ("disconnect", "0", "carrier", "1"),
         ("mtu", "1400", "mtu", "1400"),
+        ("speed", "1G", "speed", "1000"),
+        ("speed", "2500M", "speed", "2500"),
     ] {
         store.write(&format!("/local/domain/1/device/vif/0/{key}"), value).expect("written");
         expect(what, shown);
     }
+    host.ping("a", "10.77.0.2");
+}
+
+#[test]
+fn a_guest_whose_toolstack_distrusts_the_backend_copies_all_frames() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    let copies = |host: &Host| host.guest("a")?.vifs.first().map(|vif| vif.must_copy);
+    assert_eq!(copies(&host), Some(false));
+    host.store().write("/local/domain/1/device/vif/0/trusted", "0").expect("written");
+    // It applies to pages of the next connection.
+    //= netif.h:trusted
+    host.text(&["guest", "set", "a", "queues", "1"]);
+    host.wait("frames to be copied", SOON, |host| copies(host).filter(|copies| *copies));
     host.ping("a", "10.77.0.2");
 }
