@@ -12,7 +12,7 @@ use ringway_datapath::{
 use crate::capture::{Capture, Passage};
 use crate::credit::Credit;
 use crate::directory::QueueAddress;
-use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW, STALL};
+use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW};
 use crate::inbox::Parcel;
 use crate::limits::Limits;
 use crate::share;
@@ -22,6 +22,7 @@ use crate::state::{Egress, EgressEvent};
 
 mod memory;
 mod room;
+mod stall;
 mod together;
 
 pub(crate) use memory::Enqueue;
@@ -56,11 +57,6 @@ pub(crate) struct Outbox {
     long: Long,
     state: Egress,
 }
-
-/// How long a queue without an event for room is retried before its frames are dropped: as long as
-/// Linux's backend keeps frames for a guest that receives none (`rx_drain_timeout_msecs` of
-/// drivers/net/xen-netback/netback.c).
-const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Which frames may be added.
 enum Gate {
@@ -328,35 +324,6 @@ impl Outbox {
         }
     }
 
-    /// Drops everything, so that a queue is not retried forever.
-    fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
-        self.counters.dropped.count(self.full(), count(self.waiting().frames));
-        self.recycle_all(pool);
-        (self.bytes, self.memory) = (0, 0);
-        self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
-    }
-
-    /// Drops the newest frames of a stalled queue, down to what it may keep.
-    fn shed(&mut self, pool: &mut FramePool, now: Instant) {
-        let queue_memory_max = queue_memory_max(pool.bytes_left() / MEMORY_SHARE_DIVISOR);
-        while self.waiting().reaches(LOW) || self.memory > queue_memory_max {
-            let reason = self.full();
-            let Some(frame) = self.frames.pop_back().or_else(|| self.admitted.pop_back()) else {
-                break;
-            };
-            self.bytes -= frame.len();
-            self.memory -= frame.memory();
-            self.counters.dropped.count(reason, 1);
-            pool.recycle(frame);
-        }
-        // Frames that stay must not delay the responses to their senders.
-        self.complete_those(pool, |_| true);
-        if self.waiting().frames == 0 {
-            // Otherwise the next frame would join a queue that is not drained.
-            self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
-        }
-    }
-
     /// Completes the frames that came since the last call of [`send`](Outbox::send), so that they
     /// do not delay the responses to their senders.
     fn complete_lent(&mut self, pool: &mut FramePool) {
@@ -392,21 +359,6 @@ impl Outbox {
 
     fn is_stalled(&self) -> bool {
         matches!(self.state, Egress::Stalled { .. })
-    }
-
-    /// Whether it has made no progress for [`GIVE_UP`], and no event would report room.
-    fn has_given_up(&self, now: Instant) -> bool {
-        let Egress::Stalled { since } = self.state else { return false };
-        self.traits.retry.is_some() && now.saturating_duration_since(since) >= GIVE_UP
-    }
-
-    /// After how long it must be retried without an event. Before a stall, this is when it might
-    /// stall; after it, the outbox waits for the event, if its queue reports room.
-    fn retry(&self) -> Option<Duration> {
-        match (self.is_stalled(), self.traits.retry) {
-            (false, retry) => Some(retry.map_or(STALL, |retry| retry.min(STALL))),
-            (true, retry) => retry.map(|retry| retry.max(STALL)),
-        }
     }
 
     /// Prepares it for a new owner, which starts a new wait for the remaining frames.

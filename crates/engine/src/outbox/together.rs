@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::capture::Capture;
-    use crate::outbox::STALL;
+    use crate::gauge::STALL;
 
     /// Memory of a guest that no test reads.
     #[derive(Debug)]
