@@ -47,10 +47,25 @@ pub struct QueueStatus {
     pub tx_response_times: Times,
     /// Frames dropped, by reason; reasons without drops are left out.
     pub dropped: BTreeMap<String, u64>,
+    /// Why no frames come from the guest, if that is not for the guest.
+    #[serde(default)]
+    pub tx_wait: Option<WaitStatus>,
+    /// Why frames to the guest wait, if none has left for a while.
+    #[serde(default)]
+    pub rx_wait: Option<WaitStatus>,
+}
+
+/// What a queue waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitStatus {
+    /// For people.
+    pub reason: String,
+    /// How long it has waited.
+    pub milliseconds: u64,
 }
 
 impl QueueStatus {
-    /// Reads a queue's counters.
+    /// Reads a queue's counters, without what it waits for.
     pub fn read(index: u16, worker: usize, counters: &QueueCounters) -> QueueStatus {
         let totals = counters.totals();
         let dropped = counters.dropped.snapshot().filter(|(_, count)| *count > 0);
@@ -69,6 +84,8 @@ impl QueueStatus {
             extras_skipped: totals.extras_skipped,
             tx_response_times: Times::read(&counters.tx_response_times),
             dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+            tx_wait: None,
+            rx_wait: None,
         }
     }
 }

@@ -3,6 +3,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::TimeCounters;
+#[cfg(feature = "std")]
+use crate::WaitCell;
 
 /// Why one frame, or a copy of one, was dropped. Becomes a counter, never a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,6 +192,12 @@ pub struct QueueCounters {
     extras_skipped: AtomicU64,
     /// Times from a backend's first sight of a tx slot to its response, sampled for a few slots.
     pub tx_response_times: TimeCounters,
+    /// Why no frames come from the peer.
+    #[cfg(feature = "std")]
+    pub tx_wait: WaitCell,
+    /// Why no frames go to the peer.
+    #[cfg(feature = "std")]
+    pub rx_wait: WaitCell,
     /// Frames dropped in this queue.
     pub dropped: DropCounters,
 }

@@ -20,6 +20,7 @@ mod mac;
 pub mod merge;
 mod multicast;
 mod pending;
+mod port_id;
 #[cfg(feature = "std")]
 mod queue;
 mod receipt;
@@ -31,6 +32,8 @@ mod times;
 mod verdict;
 pub mod vlan;
 pub mod vnet;
+#[cfg(feature = "std")]
+mod waits;
 
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
 pub use end::{End, Ends, Lender, PIECES_MAX, PagePool, Pages, Piece};
@@ -42,6 +45,7 @@ pub use frame::{
 pub use mac::MacAddr;
 pub use multicast::{FilterFull, MulticastFilter};
 pub use pending::Pending;
+pub use port_id::PortId;
 #[cfg(feature = "std")]
 pub use queue::{Budget, PortQueue, Probe, QueueDown, QueueTraits, Result, Wakers, Woken};
 pub use receipt::{Receipt, Receipts};
@@ -50,8 +54,10 @@ pub use rules::{
     link_local_of,
 };
 pub use times::TimeCounters;
-pub use verdict::{PortId, Verdict};
+pub use verdict::Verdict;
 pub use vlan::{FrameVlan, Vid};
+#[cfg(feature = "std")]
+pub use waits::{WaitCell, WaitReason};
 
 use crate::headers::{IpVersion, Transport};
 use ringway_wire::netif::{ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};

@@ -1,18 +1,6 @@
 //! Where a frame goes.
 
-use core::fmt;
-
-use crate::DropReason;
-
-/// A port of the switch: all queues of one vif or TAP device together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId(pub u16);
-
-impl fmt::Display for PortId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::{DropReason, PortId};
 
 /// Where a frame goes, as the switch decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -207,7 +207,7 @@ impl<'a> Router<'a> {
             Stations::Many => Admission::Shared,
             Stations::One(_) | Stations::Bridge(_) => {
                 if let Some(inbox) = self.full_inbox(address) {
-                    source.hold_for_engine(inbox);
+                    source.hold_for_engine(inbox, self.at.now);
                     return Err(frame);
                 }
                 if let Some(gauge) = self.neighbor(to, &frame) {

@@ -13,6 +13,9 @@
 
 use std::time::Duration;
 
+use ringway_datapath::WaitReason;
+use ringway_switch::PortId;
+
 use crate::hops::{Hopped, Hops};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -88,9 +91,21 @@ pub struct Gauge {
     memory: AtomicU64,
     /// Of the frames taken in, those for a port's only queue in another engine.
     hops: Hops,
+    /// The port of the queue; `None` for an inbox, or a device on a bridge of the host.
+    port: Option<PortId>,
 }
 
 impl Gauge {
+    /// That of a queue of this port.
+    pub fn of(port: PortId) -> Gauge {
+        Gauge { port: Some(port), ..Gauge::default() }
+    }
+
+    /// What a source that it holds waits for.
+    pub(crate) fn wait_reason(&self) -> WaitReason {
+        self.port.map_or(WaitReason::Another, WaitReason::Port)
+    }
+
     /// Whether sources should wait.
     pub fn has_pressure(&self) -> bool {
         self.pressure.load(Ordering::Relaxed)

@@ -242,6 +242,9 @@ impl Outbox {
         let are_some_left = !leaving.is_empty();
         let moved = before.frames - self.waiting().frames;
         if moved > 0 {
+            if self.is_stalled() {
+                self.counters.rx_wait.clear();
+            }
             self.bytes = self.frames().map(Frame::len).sum();
             self.memory = self.frames().map(Frame::memory).sum();
             self.gauge.add_delivered(count(moved));
@@ -253,7 +256,8 @@ impl Outbox {
         self.state = self.state.on(EgressEvent::Sent { moved, left }, now);
         if self.has_given_up(now) {
             self.drop_all(pool, now);
-        } else if self.is_stalled() {
+        } else if let Egress::Stalled { since } = self.state {
+            self.show_stall(since);
             self.shed(pool, now);
         }
         let leaving = if self.credit.is_some() { &mut self.admitted } else { &mut self.frames };
@@ -364,6 +368,7 @@ impl Outbox {
     /// Prepares it for a new owner, which starts a new wait for the remaining frames.
     pub(crate) fn moved_to(&mut self, id: SlotId, now: Instant) {
         self.id = id;
+        self.counters.rx_wait.clear();
         self.state = match self.waiting().frames == 0 {
             true => Egress::Empty,
             false => Egress::Draining { since: now },

@@ -154,7 +154,7 @@ impl Roster {
         engine: usize,
     ) -> QueueAddress {
         let slot = self.take_slot(engine);
-        let address = QueueAddress { engine, slot, gauge: Arc::new(Gauge::default()) };
+        let address = QueueAddress { engine, slot, gauge: Arc::new(Gauge::of(port)) };
         self.placed.push(Placed {
             port,
             queue,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ringway_datapath::{
     Budget, DropReason, Frame, FrameBatch, FramePool, Pending, PortQueue, Probe, QueueCounters,
-    QueueDown, QueueTraits,
+    QueueDown, QueueTraits, WaitReason,
 };
 use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict};
 
@@ -173,6 +173,20 @@ impl<Q: PortQueue> Source<Q> {
 
     pub(crate) fn on(&mut self, event: IngressEvent) {
         self.state = std::mem::take(&mut self.state).on(event);
+        if matches!(self.state, Ingress::Polling | Ingress::Armed) {
+            self.counters.tx_wait.clear();
+        }
+    }
+
+    /// Shows people what it waits for.
+    fn show_wait(&self, now: Instant) {
+        let reason = match &self.state {
+            Ingress::Polling | Ingress::Armed => return,
+            Ingress::Held { gauge, .. } => gauge.wait_reason(),
+            Ingress::Unpaid { .. } => WaitReason::Rate,
+            Ingress::Starved => WaitReason::NoMemory,
+        };
+        self.counters.tx_wait.set(reason, now);
     }
 
     /// Ends a wait whose cause is gone.
@@ -195,7 +209,7 @@ impl<Q: PortQueue> Source<Q> {
             return Held::NotNeeded;
         }
         match self.patience {
-            Patience::Endless => self.wait_for(gauge, None),
+            Patience::Endless => self.wait_for(gauge, None, now),
             Patience::Limited => return self.hold_within_allowance(gauge, now),
             Patience::None => return Held::No,
         }
@@ -214,12 +228,13 @@ impl<Q: PortQueue> Source<Q> {
     fn hold_within_allowance(&mut self, gauge: &Arc<Gauge>, now: Instant) -> Held {
         let Some(most) = self.allowance.begin(now) else { return Held::No };
         self.held_since = Some((gauge.sent(), now));
-        self.wait_for(gauge, Some(now + most));
+        self.wait_for(gauge, Some(now + most), now);
         Held::Yes
     }
 
-    fn wait_for(&mut self, gauge: &Arc<Gauge>, until: Option<Instant>) {
+    fn wait_for(&mut self, gauge: &Arc<Gauge>, until: Option<Instant>, now: Instant) {
         self.on(IngressEvent::Pressure { gauge: Arc::clone(gauge), until });
+        self.show_wait(now);
         if let Some(bridge_queue) = &mut self.bridge_queue {
             bridge_queue.set_behind();
         }
@@ -233,6 +248,7 @@ impl<Q: PortQueue> Source<Q> {
                 self.held_since = None;
                 let (gauge, until) = (Arc::clone(gauge), Some(now + STALL));
                 self.on(IngressEvent::Pressure { gauge, until });
+                self.show_wait(now);
             }
             Patience::Limited => {
                 self.hold_within_allowance(gauge, now);
@@ -248,9 +264,10 @@ impl<Q: PortQueue> Source<Q> {
 
     /// The next frame met a full inbox. The source waits at no charge: an engine empties its inbox
     /// whatever guests do.
-    pub(crate) fn hold_for_engine(&mut self, inbox: &Arc<Gauge>) {
+    pub(crate) fn hold_for_engine(&mut self, inbox: &Arc<Gauge>, now: Instant) {
         self.held_since = None;
         self.on(IngressEvent::Pressure { gauge: Arc::clone(inbox), until: None });
+        self.show_wait(now);
     }
 
     /// Charges a finished hold to the allowance.
@@ -308,6 +325,7 @@ impl<Q: PortQueue> Source<Q> {
         let taken = self.queue.ingress(budget, context.pool, context.batch);
         if context.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
+            self.show_wait(context.now);
         }
         self.report_arrivals(budget, context);
         self.empty_turns = self.empty_turns.saturating_add(1);
@@ -341,6 +359,7 @@ impl<Q: PortQueue> Source<Q> {
     fn budget(&mut self, context: &mut EngineParts<'_>) -> Allowed {
         if let (Ingress::Polling, Some(due)) = (&self.state, self.credit_due(context.now)) {
             self.on(IngressEvent::OutOfCredit { until: due });
+            self.show_wait(context.now);
         }
         if !matches!(self.state, Ingress::Polling) {
             return Allowed::Nothing;

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use ringway_calls::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, HashStatus, LimitsStatus, MulticastStatus,
-    QueueStatus, RateStatus, VifStatus, offload_names,
+    QueueStatus, RateStatus, VifStatus, WaitStatus, offload_names,
 };
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid, WaitCell, WaitReason};
 use ringway_engine::Roster;
 use ringway_engine::steps::Engines;
 use ringway_steering::control::HashControl;
@@ -17,6 +17,7 @@ use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
 
 use crate::around::{Around, OtherPort};
+use crate::connection::Connection;
 use crate::device::{Link, Place, Purpose};
 use crate::host::Host;
 use crate::limited::{flood_limit, storm_limits};
@@ -35,7 +36,7 @@ impl OtherPort<'_> {
             error: self.fault.clone(),
             attached_to: SWITCH.to_owned(),
             multicast: multicast_status(switch, self.port),
-            queues: queue_statuses(self.port, self.counters, roster),
+            queues: queue_statuses(self.port, self.counters, roster, |_| None),
             ..VifStatus::default()
         }
     }
@@ -64,6 +65,7 @@ struct View<'a> {
     roster: Option<&'a Roster>,
     /// The links of the host, if it could read them.
     links: Option<&'a [Link]>,
+    name_of: &'a dyn Fn(PortId) -> String,
 }
 
 impl<W: World> Host<W> {
@@ -79,7 +81,8 @@ impl<W: World> Host<W> {
         // What is so, not what was configured: an administrator may move devices.
         let has_devices = self.states().any(|state| state.device.is_some());
         let links = has_devices.then(|| parts.devices.links()).flatten();
-        let view = View { shared, now, roster, links: links.as_deref() };
+        let name_of = |port| self.name_at(port, around);
+        let view = View { shared, now, roster, links: links.as_deref(), name_of: &name_of };
         let mut vifs = Vec::new();
         for (vif, xen) in self.vifs() {
             let name = parts.store.read(&format!("/local/domain/{}/name", vif.frontend));
@@ -88,7 +91,6 @@ impl<W: World> Host<W> {
             vifs.push(view.xen_vif(vif, xen, guest));
         }
         vifs.extend(self.virtio.iter().map(|vif| vif.describe(view.vif(&vif.state))));
-        let name_of = |port| self.name_at(port, around);
         let uplink = around.uplink.as_ref();
         Ok(BackendStatus {
             vifs,
@@ -172,9 +174,29 @@ impl View<'_> {
             max_queues: state.offer.queues_max,
             offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
             limits: limits_status(state, shared),
-            queues: connection.map_or(Vec::new(), |it| queue_statuses(it.port, &it.queues, roster)),
+            queues: connection.map_or(Vec::new(), |it| {
+                let wait = |cell: &WaitCell| self.wait(cell, it);
+                queue_statuses(it.port, &it.queues, roster, wait)
+            }),
             ..VifStatus::default()
         }
+    }
+
+    /// What a side of a queue waits for.
+    fn wait(&self, cell: &WaitCell, of: &Connection) -> Option<WaitStatus> {
+        let (reason, since) = cell.get()?;
+        let reason = match reason {
+            WaitReason::NoRoom => "its guest posts no buffers".to_owned(),
+            WaitReason::Rate => "it has used up its rate".to_owned(),
+            WaitReason::Port(port) if of.device_port == Some(port) => {
+                "its network device has no room".to_owned()
+            }
+            WaitReason::Port(port) => format!("{} has no room", (self.name_of)(port)),
+            WaitReason::Another => "a worker, or a guest on its bridge, is behind".to_owned(),
+            WaitReason::NoMemory => "there is no memory for frames".to_owned(),
+        };
+        let waited = self.now.saturating_duration_since(since).as_millis();
+        Some(WaitStatus { reason, milliseconds: u64::try_from(waited).unwrap_or(u64::MAX) })
     }
 }
 
@@ -249,10 +271,13 @@ fn queue_statuses(
     port: PortId,
     counters: &[Arc<QueueCounters>],
     roster: Option<&Roster>,
+    wait: impl Fn(&WaitCell) -> Option<WaitStatus>,
 ) -> Vec<QueueStatus> {
     let status = |(index, counters): (u16, &Arc<QueueCounters>)| {
         let placed = roster.and_then(|roster| roster.queue(port, index));
-        QueueStatus::read(index, placed.map_or(0, |placed| placed.address.engine), counters)
+        let engine = placed.map_or(0, |placed| placed.address.engine);
+        let (tx_wait, rx_wait) = (wait(&counters.tx_wait), wait(&counters.rx_wait));
+        QueueStatus { tx_wait, rx_wait, ..QueueStatus::read(index, engine, counters) }
     };
     (0..).zip(counters).map(status).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringway_datapath::FramePool;
+use ringway_datapath::{FramePool, WaitReason};
 
 use super::{MEMORY_SHARE_DIVISOR, Outbox, count, queue_memory_max};
 use crate::gauge::{LOW, STALL};
@@ -14,12 +14,19 @@ use crate::state::{Egress, EgressEvent};
 const GIVE_UP: Duration = Duration::from_secs(10);
 
 impl Outbox {
+    /// Shows people what it waits for.
+    pub(super) fn show_stall(&self, since: Instant) {
+        let reason = if self.awaits_credit() { WaitReason::Rate } else { WaitReason::NoRoom };
+        self.counters.rx_wait.set(reason, since);
+    }
+
     /// Drops everything, so that a queue is not retried forever.
     pub(super) fn drop_all(&mut self, pool: &mut FramePool, now: Instant) {
         self.counters.dropped.count(self.full(), count(self.waiting().frames));
         self.recycle_all(pool);
         (self.bytes, self.memory) = (0, 0);
         self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
+        self.counters.rx_wait.clear();
     }
 
     /// Drops the newest frames of a stalled queue, down to what it may keep.
@@ -40,6 +47,7 @@ impl Outbox {
         if self.waiting().frames == 0 {
             // Otherwise the next frame would join a queue that is not drained.
             self.state = self.state.on(EgressEvent::Sent { moved: 0, left: 0 }, now);
+            self.counters.rx_wait.clear();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringway_datapath::{DropReason, Gso, GsoKind, MulticastFilter};
+use ringway_datapath::{DropReason, Gso, GsoKind, MulticastFilter, PortId, WaitReason};
 use ringway_engine::{Credit, Limits, Stations, Wait, egress_credit, segment_credit};
 
 use crate::bench::{Bench, GROUP, ONE, address};
@@ -166,4 +166,36 @@ fn after_an_egress_limit_is_lifted_all_frames_leave_in_order() {
     bench.run(Duration::from_millis(1), |_| ());
     let lens: Vec<usize> = receiver.far().lens.iter().copied().collect();
     assert_eq!(lens, (60..160).collect::<Vec<usize>>());
+}
+
+#[test]
+fn a_queue_shows_what_it_waits_for_and_since_when() {
+    let mut bench = Bench::new(MEMORY);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    let device = bench.patched_port(1, 1, 2).remove(0);
+    let start = bench.now;
+    receiver.far().room = 0;
+    device.far().script = [(2, 60)].into();
+    device.far().is_endless = true;
+    bench.run(Duration::from_millis(20), |_| ());
+    // The device is held before the receiver counts as stalled.
+    let (reason, since) = device.counters.tx_wait.get().expect("it is held");
+    assert_eq!((reason, receiver.counters.rx_wait.get()), (WaitReason::Port(PortId(2)), None));
+    assert!((start..start + Duration::from_millis(20)).contains(&since));
+    bench.run(Duration::from_millis(100), |_| ());
+    let (reason, since) = receiver.counters.rx_wait.get().expect("it has stalled");
+    assert_eq!(reason, WaitReason::NoRoom);
+    assert!(since < start + Duration::from_millis(20), "since its last frame");
+    receiver.far().room = usize::MAX;
+    device.far().is_endless = false;
+    bench.ready(&receiver);
+    bench.run(SECOND, |_| ());
+    assert_eq!((device.counters.tx_wait.get(), receiver.counters.rx_wait.get()), (None, None));
+
+    let credit = Some(Arc::new(Credit::new(1, Duration::from_secs(3600), bench.now)));
+    bench.limit(&device, &Limits { ingress: credit, ..Limits::default() });
+    device.far().script = [(2, 60), (2, 60), (2, 60)].into();
+    bench.ready(&device);
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(device.counters.tx_wait.get().map(|(reason, _)| reason), Some(WaitReason::Rate));
 }

@@ -10,8 +10,8 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use ringway_control::{
-    BackendRequest, FloodStatus, HashStatus, LimitsStatus, OpenerRequest, OvsStatus, RateStatus,
-    Reconnect, VifStatus, VirtioStatus, listed,
+    BackendRequest, FloodStatus, HashStatus, LimitsStatus, OpenerRequest, OvsStatus, QueueStatus,
+    RateStatus, Reconnect, VifStatus, VirtioStatus, WaitStatus, listed,
 };
 use ringway_terminal::options::number;
 use ringway_terminal::output::{print, print_json};
@@ -421,7 +421,18 @@ fn show(args: &ShowOne) -> Result<()> {
     for (key, value) in limits(&vif.limits) {
         text += &format!("{key:13} {}\n", table::shown(&value));
     }
-    print(&(text + "\n" + &counters(&[vif])))
+    let waits: String = vif.queues.iter().flat_map(waits).collect();
+    print(&(text + "\n" + &counters(&[vif]) + &waits))
+}
+
+/// What the sides of a queue wait for, in lines for people.
+fn waits(queue: &QueueStatus) -> impl Iterator<Item = String> {
+    let sides =
+        [("frames from the guest", &queue.tx_wait), ("frames to the guest", &queue.rx_wait)];
+    sides.into_iter().filter_map(|(what, wait)| {
+        let WaitStatus { reason, milliseconds } = wait.as_ref()?;
+        Some(format!("queue {}: {what} wait for {milliseconds} ms: {reason}\n", queue.index))
+    })
 }
 
 /// The most queues of a vif, now and for its next front-end, for people.

@@ -1,8 +1,12 @@
 //! Limits of a vif as they are set and shown, and what its guest sees of them.
 
+use std::process::Stdio;
+
 use ringway_control::VifStatus;
-use ringway_e2e::host::{Host, SOON, pair};
+use ringway_e2e::host::{Host, Running, SOON, pair};
 use ringway_e2e::shared_turn;
+
+use crate::hostile::Hostile;
 
 #[test]
 fn the_command_line_sets_and_shows_each_limit() {
@@ -101,4 +105,21 @@ fn a_guest_whose_toolstack_distrusts_the_backend_copies_all_frames() {
     host.text(&["guest", "set", "a", "queues", "1"]);
     host.wait("frames to be copied", SOON, |host| copies(host).filter(|copies| *copies));
     host.ping("a", "10.77.0.2");
+}
+
+#[test]
+fn a_vif_says_what_its_queues_wait_for() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    let mut guest = Hostile::new(&host);
+    // It posts nothing, and the others' requests for addresses are broadcasts.
+    guest.connect();
+    let name = guest.name();
+    let mut ping = host.in_guest("a", &["ping", "-i", "0.2", "10.77.0.99"]);
+    let _ping = Running::start(ping.stdout(Stdio::null()));
+    let wait = |host: &Host| host.vif(&name)?.queues.first()?.rx_wait.clone();
+    let wait = host.wait("frames to wait", SOON, wait);
+    assert_eq!(wait.reason, "its guest posts no buffers");
+    let shown = host.text(&["vif", "show", &name]);
+    assert!(shown.contains("queue 0: frames to the guest wait for "), "{shown}");
 }
