@@ -41,8 +41,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             Ok(()) => Ok(()),
             Err(Stop::At(fault)) => Err(fault),
             Err(Stop::ForNote(batch)) => {
-                self.unnoted = Some(batch);
-                self.drop_failed(first_frame, pool, into);
+                self.keep_orders(batch);
                 return Ok(());
             }
         };
@@ -60,7 +59,16 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         planned.map_err(QueueDown::peer)
     }
 
+    /// Keeps the responses of orders until they are noted, and counts those that were refused.
+    #[cold]
+    fn keep_orders(&mut self, batch: OrderBatch) {
+        self.unnoted = Some(batch);
+        let refused = self.scratch.packets.iter().filter_map(|packet| packet.verdict.err());
+        refused.for_each(|reason| self.counters.dropped.count(reason, 1));
+    }
+
     /// Responds to a batch, unless its frames or those before it must leave first.
+    #[inline(always)]
     fn respond(&mut self, frames: &[Frame], pool: &mut FramePool) -> Result {
         if self.must_defer(frames) {
             self.defer_responses();
@@ -74,6 +82,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     }
 
     /// Responds to orders if they are noted by now. Nothing else is taken in before.
+    #[cold]
     pub(crate) fn answer_orders(&mut self, pool: &mut FramePool) -> Result {
         if self.awaits_note() {
             return self.settle_responses(pool);
