@@ -1,5 +1,6 @@
 //! Ports in a real database of Open vSwitch, by the real `ovs-vsctl`. There is no switch behind it.
 
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -33,8 +34,8 @@ impl Database {
         server.arg(format!("--unixctl={}", dir.path().join("ctl").display()));
         let server = server.stdin(Stdio::null()).spawn().expect("it is installed");
         let database = Database { dir, server };
-        while !socket.exists() {
-            // waits: until another program has made its socket
+        while UnixStream::connect(&socket).is_err() {
+            // waits: until another program listens
             sleep(Duration::from_millis(5));
         }
         database.ask("init");

@@ -1,6 +1,7 @@
 //! Open vSwitch in the network namespace of a process, with its own database. It does not touch an
 //! Open vSwitch of the host.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,7 @@ impl Place<'_> {
         let control = format!("--unixctl={}", self.file("ovsdb.ctl"));
         let words = [self.file("conf.db"), remote, control];
         let database = self.launch("ovsdb-server".as_ref(), &words)?;
-        self.wait_for("db.sock")?;
+        self.wait_for_database()?;
         self.set(&["--no-wait", "init", "--", "set", "Open_vSwitch", "."], settings)?;
         let control = format!("--unixctl={}", self.file("vswitchd.ctl"));
         let mut words = vec![self.database(), control];
@@ -128,9 +129,9 @@ impl Place<'_> {
         self.launch(program.as_ref(), words)?.output(PATIENCE).map(drop)
     }
 
-    fn wait_for(&self, name: &str) -> Result<(), PartError> {
+    fn wait_for_database(&self) -> Result<(), PartError> {
         let deadline = Instant::now() + PATIENCE;
-        while !self.dir.join(name).exists() {
+        while UnixStream::connect(self.dir.join("db.sock")).is_err() {
             if Instant::now() > deadline || self.launcher.stop().is_due() {
                 return Err(PartError::Failed("the database of Open vSwitch is not there".into()));
             }

@@ -1,6 +1,7 @@
 //! Vifs of both kinds on a bridge of a real Open vSwitch, whose datapath is its own process.
 
 use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -38,7 +39,7 @@ impl Place {
         let control = format!("--unixctl={}", file("ovsdb.ctl"));
         let words = [file("conf.db"), remote, control];
         let database = Running::start(&mut program(&host, "ovsdb-server", &words));
-        wait_for("the database", SOON, || dir.join("db.sock").exists().then_some(()));
+        wait_for("the database", SOON, || UnixStream::connect(dir.join("db.sock")).ok());
         let control = format!("--unixctl={}", file("vswitchd.ctl"));
         let words = [format!("unix:{}", file("db.sock")), "--disable-system".to_owned(), control];
         text_of(vsctl(&host, "--no-wait init"), "init");
