@@ -140,7 +140,7 @@ impl Records {
 /// Records to which runs are being appended.
 #[derive(Debug)]
 pub struct Journal {
-    file: File,
+    file: Locked,
     path: PathBuf,
     /// The records so far.
     pub records: Records,
@@ -160,14 +160,13 @@ impl Journal {
         let file = options.open(&path).map_err(at("open", &path))?;
         // Two processes that append at the same time would each count the other's runs as their
         // own.
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| RecordError::Busy { dir: dir.to_owned() })?;
+        let file = Locked::new(file, dir)?;
         let host = begin(dir, study, now)?;
         let text = read(&path)?;
         let Lines { runs, notice, good_len } = parse_runs(&path, study, &text)?;
         if good_len < text.len() {
             let len = u64::try_from(good_len).expect("a file in memory");
-            file.set_len(len).map_err(at("shorten", &path))?;
+            file.0.set_len(len).map_err(at("shorten", &path))?;
         }
         let notices = notice.into_iter().chain(failures(dir, study)).collect();
         let differences = host.differences(now);
@@ -227,8 +226,29 @@ impl Journal {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
-        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());
+        let Locked(file) = &mut self.file;
+        let written = file.write_all(bytes).and_then(|()| file.sync_data());
         written.map_err(at("write to", &self.path))
+    }
+}
+
+/// A file that no other process writes meanwhile.
+#[derive(Debug)]
+struct Locked(File);
+
+impl Locked {
+    fn new(file: File, dir: &Path) -> Result<Locked, RecordError> {
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| RecordError::Busy { dir: dir.to_owned() })?;
+        Ok(Locked(file))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing it does not suffice: a child that another thread is just starting has the file,
+        // too, until it executes its program.
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 

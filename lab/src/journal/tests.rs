@@ -126,9 +126,13 @@ fn a_directory_is_of_one_study_one_machine_and_one_writer() {
     assert!(matches!(error, RecordError::OtherStudy { .. }), "{error}");
     let error = Journal::open(dir.path(), &study(), &Host { cpus: 3, ..host() });
     assert!(matches!(error.expect_err("another host"), RecordError::OtherHost { .. }));
-    let _first = Journal::open(dir.path(), &study(), &host()).expect("the same");
+    let first = Journal::open(dir.path(), &study(), &host()).expect("the same");
     let error = Journal::open(dir.path(), &study(), &host()).expect_err("two at once");
     assert!(matches!(error, RecordError::Busy { .. }), "{error}");
+    // A process that is being started has it, too.
+    let _copy = first.file.0.try_clone().expect("a descriptor");
+    drop(first);
+    Journal::open(dir.path(), &study(), &host()).expect("it is no longer written");
 }
 
 #[test]
