@@ -96,17 +96,13 @@ impl<'a> Hostile<'a> {
         wait_for("responses", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
     }
 
-    /// Transmits a number of frames of one slot each, from its own address.
+    /// Sends a number of frames of one slot each, from its own address, as
+    /// [`send_together`](Self::send_together) does.
     pub(crate) fn send_frames(&mut self, count: usize, len: usize, to: MacAddr) {
         // The local experimental type, which no kernel interprets.
         let mut frame = ethernet(to, self.mac(), 0x88b5, &[]);
         frame.resize(len, 0);
-        let queue = self.queue();
-        let prepared = Prepared::new(queue, 0, &frame, 0, None);
-        for _ in 0..count.min(queue.tx_room()) {
-            prepared.push(queue);
-        }
-        queue.publish_tx();
+        self.send_together(&vec![frame; count]);
     }
 
     /// Posts a page to receive into for each of its buffers.

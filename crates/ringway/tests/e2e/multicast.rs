@@ -6,7 +6,7 @@ use std::process::Stdio;
 use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, Running, SOON, describe, send, wait_for};
-use ringway_e2e::{nightly_turn, shared_turn};
+use ringway_e2e::shared_turn;
 use rustix::process::Signal;
 
 use crate::hostile::Hostile;
@@ -162,8 +162,7 @@ fn a_group_reaches_only_guests_that_joined_it() {
 #[test]
 fn a_guest_gets_the_groups_that_it_orders_and_no_others_also_after_a_kill() {
     const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 0x77]);
-    let why = "frames are sent while a backend is replaced, and one may be lost";
-    let Some(_turn) = nightly_turn(why, &[]) else { return };
+    let Some(_turn) = shared_turn(&[]) else { return };
     // No one else, whose frames would be counted, too.
     let host = Host::start(&describe("", &[]));
     let (mut picky, mut sender) = (Hostile::new(&host), Hostile::new(&host));
