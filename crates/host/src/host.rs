@@ -1,5 +1,6 @@
 //! The host: all vifs that this process serves, and what happens to them.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -533,9 +534,8 @@ impl<W: World> Host<W> {
         match keys {
             // The toolstack writes the state last.
             Some(keys) if keys.is_online() && keys.state() != XenbusState::Unknown => {
-                if !self.vifs.contains_key(&vif) {
-                    let begun = XenVif::begin(vif, &keys, &mut self.shared, parts, now)?;
-                    self.vifs.insert(vif, begun);
+                if let Entry::Vacant(place) = self.vifs.entry(vif) {
+                    place.insert(XenVif::begin(vif, &keys, &mut self.shared, parts, now)?);
                 }
                 Ok(())
             }

@@ -262,7 +262,7 @@ fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
     }
 }
 
-fn sharing<'a>(shared: &'a [MacAddr]) -> Assigned<'a> {
+fn sharing(shared: &[MacAddr]) -> Assigned<'_> {
     Assigned { shared, addresses_max: 1, ..Assigned::default() }
 }
 

@@ -103,7 +103,7 @@ fn word<'de, W: Word, D: Deserializer<'de>>(deserializer: D) -> Result<Option<W>
 /// It is not TOML, or not such a table; the message names the field.
 pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
     let fault = |error| ForecastError::Table { name: name.to_owned(), error: Box::new(error) };
-    let table: Table = toml::from_str(text).map_err(&fault)?;
+    let table: Table = toml::from_str(text).map_err(fault)?;
     let wrong = |text: String| fault(toml::de::Error::custom(text));
     for row in &table.point {
         let limits = [("queues", row.queues, QUEUES_MAX), ("flows", row.flows, FLOWS_MAX)];

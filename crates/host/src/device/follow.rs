@@ -216,9 +216,9 @@ impl<K: Kernel> HostDevice<K> {
             self.return_to((&name, &home), now, (keeper, notes), port.as_ref())
         });
         let net = &mut keeper.net;
-        let returned = match returned {
-            Err(error) if !must_wait => return Err(error),
-            returned => returned,
+        let returned = match must_wait {
+            true => returned,
+            false => returned.map(Ok)?,
         };
         if self.seen.link.is_up {
             net.set(&name, &[LinkSetting::Up])?;
