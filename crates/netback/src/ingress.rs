@@ -37,14 +37,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         }
         self.stopwatch.on_seen(self.tx.consumer(), taken);
         let first_frame = into.len();
-        let planned = match self.plan_packets(taken, waiting, budget, pool, into) {
-            Ok(()) => Ok(()),
-            Err(Stop::At(fault)) => Err(fault),
-            Err(Stop::ForNote(batch)) => {
-                self.keep_orders(batch);
-                return Ok(());
-            }
-        };
+        let planned = self.plan_packets(taken, waiting, budget, pool, into);
+        if self.unnoted.is_some() {
+            self.count_refused_orders();
+            return Ok(());
+        }
         let frames = &mut into[first_frame..];
         if let Err(error) = self.memory.copy_from_peer(self.peer, &mut self.scratch.copies, frames)
         {
@@ -59,10 +56,9 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         planned.map_err(QueueDown::peer)
     }
 
-    /// Keeps the responses of orders until they are noted, and counts those that were refused.
+    /// Counts the orders of a batch that were refused.
     #[cold]
-    fn keep_orders(&mut self, batch: OrderBatch) {
-        self.unnoted = Some(batch);
+    fn count_refused_orders(&self) {
         let refused = self.scratch.packets.iter().filter_map(|packet| packet.verdict.err());
         refused.for_each(|reason| self.counters.dropped.count(reason, 1));
     }
@@ -93,7 +89,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
 
     /// Turns slots into packets, frames and copies, up to the room in `into`, the budget, the
     /// buffers in the pool, the first fault, or the first order. Packets planned before a fault are
-    /// still served. Orders are carried out if they are the first, and nothing is planned then.
+    /// still served. Orders are carried out if they are the first, and nothing else is taken then.
     fn plan_packets(
         &mut self,
         taken: usize,
@@ -101,7 +97,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         budget: Budget,
         pool: &mut FramePool,
         into: &mut FrameBatch,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TxFault> {
         let Scratch { tx_requests, copies, packets, .. } = &mut *self.scratch;
         copies.clear();
         packets.clear();
@@ -121,13 +117,13 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 let at = self.tx.consumer();
                 let Some(parsed) = parse_long(first, rest, taken == waiting, at)? else { break };
                 if let (Some(_), Some(multicast)) = (parsed.order, &self.multicast) {
-                    if !plan.packets.is_empty() {
-                        // Their responses do not wait for a note.
-                        break;
+                    // The responses of packets before them do not wait for a note.
+                    if plan.packets.is_empty() {
+                        let carried = plan.carry_out(rest, multicast, taken == waiting, at);
+                        self.tx.consume(plan.packets.iter().map(|packet| packet.slots).sum());
+                        self.unnoted = Some(carried?);
                     }
-                    let carried = plan.carry_out(rest, multicast, taken == waiting, at);
-                    self.tx.consume(plan.packets.iter().map(|packet| packet.slots).sum());
-                    return Err(carried.map_or_else(Stop::At, Stop::ForNote));
+                    break;
                 }
                 plan.add_long(&rest[..parsed.slots], &parsed, self.lending.as_mut(), at)
             } else {
@@ -371,20 +367,6 @@ impl Plan<'_> {
             at = at.wrapping_add(u32::try_from(slots).expect("a ring is small"));
         }
         Ok(multicast.end_batch())
-    }
-}
-
-/// Why nothing more is planned, other than for lack of room.
-enum Stop {
-    /// The guest is at fault.
-    At(TxFault),
-    /// This batch of orders was carried out, and has to be noted.
-    ForNote(OrderBatch),
-}
-
-impl From<TxFault> for Stop {
-    fn from(fault: TxFault) -> Stop {
-        Stop::At(fault)
     }
 }
 
