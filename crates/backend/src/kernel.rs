@@ -112,8 +112,8 @@ impl ringway_host::Tap for HostTap {
         self.0.set_enabled(count)
     }
 
-    fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<TapQueue> {
-        self.0.queues(Side::Host, |queue| Arc::clone(&counters[queue]))
+    fn queues(&self, side: Side, counters: &[Arc<QueueCounters>]) -> Vec<TapQueue> {
+        self.0.queues(side, |queue| Arc::clone(&counters[queue]))
     }
 }
 

@@ -5,14 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use ringway_control::TrunkRules;
-use ringway_datapath::{MulticastRouter, OffloadCaps, QueueCounters, Vid, VlanRules};
+use ringway_datapath::{MulticastRouter, OffloadCaps, QueueCounters, Side, Vid, VlanRules};
 use ringway_host::{
     Followed, HostDevice, HostLinks, Hosting, OtherPort, Tap, Uplink, UplinkRules, open_uplink,
     unlimited,
 };
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, TooManyVlans};
-use ringway_tap::{Side, VifOrTap};
+use ringway_tap::VifOrTap;
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::Stations;
 
@@ -100,7 +100,7 @@ impl UplinkPort {
     /// Attaches the queues of the device.
     fn attach_device<H: Hypervisor>(&mut self, hosting: &mut HostingOf<'_, H>) -> io::Result<()> {
         let Some(device) = &mut self.device else { return Ok(()) };
-        let queues = device.tap.0.queues(Side::Guest, |queue| Arc::clone(&self.counters[queue]));
+        let queues = device.tap.queues(Side::Guest, &self.counters);
         let queues = queues.into_iter().map(VifOrTap::Tap).zip(self.counters.iter().cloned());
         hosting.attach(self.port, &self.policy, (&self.flood, Stations::Many), queues)?;
         device.is_detached = false;

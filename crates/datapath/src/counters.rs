@@ -173,6 +173,15 @@ impl DropCounters {
     }
 }
 
+/// Where a network device is, which determines the guest's `tx` and `rx`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// In the guest: what is read from it is the guest's tx.
+    Guest,
+    /// On the host: what is written to it is the guest's tx.
+    Host,
+}
+
 /// What one queue has moved, in the guest's directions. Written by the owning worker once per
 /// batch, readable by any thread.
 #[derive(Debug, Default)]

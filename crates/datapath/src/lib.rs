@@ -35,7 +35,7 @@ pub mod vnet;
 #[cfg(feature = "std")]
 mod waits;
 
-pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals};
+pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals, Side};
 pub use end::{End, Ends, Lender, PIECES_MAX, PagePool, Pages, Piece};
 pub use form::FrameForm;
 pub use frame::{

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{OffloadCaps, QueueCounters, Side};
 use ringway_host::{Kernel, Link, LinkKind, LinkSetting, Tap};
 
 /// Ethernet's MTU: that of a new link, and of a bridge without ports.
@@ -532,7 +532,7 @@ impl<W: Wire> Tap for SimTap<W> {
         Ok(())
     }
 
-    fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<W::Queue> {
+    fn queues(&self, _: Side, counters: &[Arc<QueueCounters>]) -> Vec<W::Queue> {
         self.wire().map(|wire| wire.queues(counters)).unwrap_or_default()
     }
 }

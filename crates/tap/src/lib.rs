@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
 
-pub use queue::{Side, TapQueue};
+pub use queue::TapQueue;
+pub use ringway_datapath::Side;
 pub use ringway_sys::tun::{Lifetime, TunFile as TapFile};
 pub use vif_or_tap::VifOrTap;
 

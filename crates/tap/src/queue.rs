@@ -12,20 +12,11 @@ use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
     BODY_LEN_MAX, Budget, DropReason, End, Ends, Frame, FrameBatch, FramePool, FrameQueue,
     MIDDLE_LEN, OffloadCaps, PIECES_MAX, PagePool, Pending, PortQueue, Probe, QueueCounters,
-    QueueDown, QueueTraits, Result, Wakers, Woken,
+    QueueDown, QueueTraits, Result, Side, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::tun::{PARTS_MAX, Part, TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
-
-/// Where a TAP device is, which determines the guest's `tx` and `rx`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// In the guest: what is read from it is the guest's tx.
-    Guest,
-    /// On the host: what is written to it is the guest's tx.
-    Host,
-}
 
 /// One queue of a TAP device.
 #[derive(Debug)]

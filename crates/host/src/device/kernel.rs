@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{OffloadCaps, QueueCounters, Side};
 
 /// A kernel. Links are identified by name, as in configuration files.
 pub trait Kernel {
@@ -119,8 +119,8 @@ pub trait Tap: Sized {
     /// It was deleted, or was opened with fewer queues.
     fn set_enabled(&mut self, count: u16) -> io::Result<()>;
 
-    /// Its enabled queues, at the host's side, with their counters.
-    fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<Self::Queue>;
+    /// Its enabled queues, at this side of its guest, with their counters.
+    fn queues(&self, side: Side, counters: &[Arc<QueueCounters>]) -> Vec<Self::Queue>;
 }
 
 /// A link, as reported by the kernel.

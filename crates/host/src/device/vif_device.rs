@@ -5,7 +5,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::{OffloadCaps, QueueCounters, Side};
 use ringway_ovs::OvsBridge;
 
 use super::kernel::{Kernel, Link, Tap};
@@ -106,7 +106,7 @@ impl<K: Kernel> VifDevice<K> {
 
     /// Its enabled queues, with their counters.
     pub fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<<K::Tap as Tap>::Queue> {
-        self.tap.queues(counters)
+        self.tap.queues(Side::Host, counters)
     }
 }
 
