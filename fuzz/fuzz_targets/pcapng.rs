@@ -6,8 +6,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use libfuzzer_sys::fuzz_target;
-use ringway_backend::PcapngFile;
 use ringway_fuzz::Input;
+use ringway_host_shell::PcapngFile;
 use ringway_worker::{CapturedFrame, Passage};
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;

@@ -1,10 +1,8 @@
 //! The configuration of a backend, given at its start.
 
 use ringway_control::{Recipient, RunDir};
-use std::path::PathBuf;
-
-use ringway_host::{Defaults, HostConfig, Uplink, UplinkRules, VirtioWanted};
-use ringway_vhost_shell::Mode;
+use ringway_host::{Defaults, HostConfig, Uplink, UplinkRules};
+use ringway_host_shell::VhostVif;
 use ringway_worker::WorkersConfig;
 use serde_json::Value;
 
@@ -38,17 +36,4 @@ pub struct Common {
     pub defaults: Defaults,
     /// What goes through the uplink, if there is one.
     pub uplink: Option<UplinkRules>,
-}
-
-/// A vif whose guest is behind a vhost-user socket.
-#[derive(Debug, Clone)]
-pub struct VhostVif {
-    /// What is served.
-    pub wanted: VirtioWanted,
-    /// The path of its socket.
-    pub socket: PathBuf,
-    /// Which end creates the socket.
-    pub mode: Mode,
-    /// Bytes of its guest's memory that the front-end may share, if not the default.
-    pub max_memory: Option<u64>,
 }

@@ -4,11 +4,11 @@ use std::time::{Instant, SystemTime};
 
 use ringway_control::{BackendRequest, Call, Reply};
 use ringway_host::{Around, CallReply, NotDone};
+use ringway_host_shell::stream_pcapng;
 use ringway_hypervisor::Hypervisor;
 use ringway_xenstore::Lost;
 
 use crate::Backend;
-use crate::capture::stream_pcapng;
 use crate::process::Process;
 use crate::uplink::UplinkPort;
 

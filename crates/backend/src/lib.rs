@@ -6,18 +6,13 @@
 //! pass through it. All state of a backend can be recovered from XenStore and the shared rings, so
 //! it may be killed and restarted at any time.
 
-mod capture;
 mod config;
 mod control;
-mod device_keeper;
-mod kernel;
 mod machinery;
-mod notes;
 mod opener;
 mod plugger;
 mod process;
 mod reload;
-mod session;
 mod sockets;
 mod switch_process;
 mod tenancy;
@@ -30,23 +25,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use capture::PcapngFile;
-pub use config::{BackendConfig, Common, VhostVif};
-pub use device_keeper::DeviceKeeper;
-pub use kernel::{HostKernel, HostTap};
-pub use notes::NoteFiles;
+pub use config::{BackendConfig, Common};
 use ringway_control::Link as ControlLink;
-pub use ringway_host::{
-    Change, Defaults, DeviceChange, DeviceState, HostConfig, KEYS, Purpose, Uplink, UplinkRules,
-    VirtioWanted, delete_devices, uplink_obstacle,
-};
-use ringway_host::{Devices, Event, Followed, Host, Link, Scope, SessionEventOf, watch};
+use ringway_host::{Devices, Event, Followed, Host, Link, Purpose, Scope, SessionEventOf, watch};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::{self, Source, Turns, readable, take_turns};
 use ringway_vif_shell::device::remove_stale_errors;
 use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, Lost};
-pub use session::{SessionEvent, SessionSource, VhostSession};
 pub use sockets::Sockets;
 pub use switch_process::run_switch;
 pub use tenancy::{Tenancy, for_tenant};

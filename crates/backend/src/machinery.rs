@@ -4,15 +4,13 @@ use std::io;
 use std::time::Instant;
 
 use ringway_host::{Devices, Hosting, MemoryOf, Parts, Retried, Shared, World};
+use ringway_host_shell::{HostKernel, NoteFiles, VhostSession};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
 use ringway_worker::Workers;
 use ringway_xenstore::{Client, Socket};
 
-use crate::kernel::HostKernel;
-use crate::notes::NoteFiles;
-use crate::session::VhostSession;
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 

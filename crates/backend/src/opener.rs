@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
 use ringway_host::{AddedVirtio, Event, Phase};
+use ringway_host_shell::{SessionEvent, VhostSession};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::wait_readable;
 use ringway_tap::VifOrTap;
@@ -14,7 +15,6 @@ use serde_json::Value;
 
 use crate::Backend;
 use crate::process::Process;
-use crate::session::{SessionEvent, VhostSession};
 use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 

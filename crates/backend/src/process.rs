@@ -8,15 +8,14 @@ use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reports, WorkerStatus,
 };
 use ringway_host::{Devices, QueueDown, Retried, Shared};
+use ringway_host_shell::{HostKernel, NoteFiles, end_process};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
 use ringway_sys::poll::{Source, readable};
 use ringway_worker::Workers;
 
 use crate::config::BackendConfig;
-use crate::kernel::HostKernel;
 use crate::machinery::Machinery;
-use crate::notes::{NoteFiles, end_process};
 use crate::uplink::UplinkPort;
 
 /// How often load is balanced and the forwarding table is swept, while anything happens.

@@ -7,13 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_control::{AreaWanted, ControlSocket, Link, OpenerOrder, RunDir};
+use ringway_host_shell::{HostKernel, SessionSource};
 use ringway_net::LinkWatch;
 use ringway_sys::hangup::Hangup;
 use ringway_vhost::backend::AreaRequest;
 use ringway_vhost_shell::ConnectionSource;
-
-use crate::kernel::HostKernel;
-use crate::session::SessionSource;
 
 /// The interval at which an order is sent again if the opener had no room for it.
 const RESEND: Duration = Duration::from_millis(10);
@@ -43,7 +41,7 @@ impl Sockets {
         Ok(Sockets { net, ..Sockets::without_netlink(dir)? })
     }
 
-    /// Opens them for a process to which a [`DeviceKeeper`](crate::DeviceKeeper) passes devices.
+    /// Opens them for a process to which its supervisor passes devices.
     ///
     /// # Errors
     /// The system's error.

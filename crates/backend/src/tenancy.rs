@@ -10,13 +10,13 @@ use ringway_control::{
     Link, MadeDevice, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules,
 };
 use ringway_host::{Event, Made, Purpose};
+use ringway_host_shell::HostTap;
 use ringway_hypervisor::Hypervisor;
 use ringway_tap::TapFile;
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
-use crate::kernel::HostTap;
 use crate::uplink::set_carried;
 use crate::{Backend, EVENTS_MAX};
 

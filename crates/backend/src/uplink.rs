@@ -10,13 +10,13 @@ use ringway_host::{
     Followed, HostDevice, HostLinks, Hosting, OtherPort, Tap, Uplink, UplinkRules, open_uplink,
     unlimited,
 };
+use ringway_host_shell::HostKernel;
 use ringway_hypervisor::Hypervisor;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, TooManyVlans};
 use ringway_tap::VifOrTap;
 use ringway_trunk::{End, PEER, TenantQueue};
 use ringway_worker::Stations;
 
-use crate::kernel::HostKernel;
 use crate::machinery::HostingOf;
 use crate::vif_or_trunk::{TrunkQueue, VifOrTrunk};
 

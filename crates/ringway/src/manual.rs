@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use ringway_backend::{Change, KEYS};
+use ringway_host::{Change, KEYS};
 use ringway_xenbus::{LIMITS, Limit};
 use roff::{Roff, bold, roman};
 

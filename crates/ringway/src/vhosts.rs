@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use ringway_backend::{VhostVif, VirtioWanted};
 use ringway_control::files;
+use ringway_host::VirtioWanted;
+use ringway_host_shell::VhostVif;
 use ringway_vhost_shell::Mode;
 use ringway_xenbus::VifLimits;
 
@@ -90,7 +91,7 @@ pub(crate) fn save_added<'a>(
 mod tests {
     use std::collections::BTreeSet;
 
-    use ringway_backend::KEYS;
+    use ringway_host::KEYS;
     use ringway_xenbus::{LIMITS, Limit};
 
     use crate::description::parse_vhost;

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use ringway_backend::{SessionEvent, VhostSession, VhostVif};
 use ringway_calls::BackendRequest;
 use ringway_host::{
     AddedVirtio, Around, CallReply, Charged, Connection, Devices, Event, EventOf, Followed, Host,
     HostConfig, Hosting, MemoryOf, NotDone, OtherPort, Parts, Phase, Retried, Scope, Session as _,
     SessionEventOf, Shared, VifState, VirtioVif, World, unlimited, watch,
 };
+use ringway_host_shell::{SessionEvent, VhostSession, VhostVif};
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{Loopback, LoopbackDomain, LoopbackEvent, LoopbackGrants};
 use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use ringway_backend::{SessionEvent, SessionSource};
+use ringway_host_shell::{SessionEvent, SessionSource};
 use ringway_vhost::backend::AreaRequest;
 use ringway_vhost_shell::{Connection, ConnectionSource};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};

@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
-use ringway_backend::{SessionEvent, VhostVif};
 use ringway_calls::BackendRequest;
 use ringway_datapath::{OffloadCaps, PortRules};
 use ringway_host::{CallReply, Event, Note, Notes as _, VirtioWanted, vif_name};
+use ringway_host_shell::{SessionEvent, VhostVif};
 use ringway_loopback::Limits;
 use ringway_ovs::Bind;
 use ringway_vhost::frontend::Preferences;

@@ -46,8 +46,8 @@ const LAYERS: [&[&str]; 9] = [
     ],
     &["worker", "vif-shell", "vhost-shell", "checks"],
     &["host", "frontend", "description", "changes", "rig"],
-    &["backend", "terminal"],
-    &["lab", "doctor"],
+    &["host-shell", "terminal"],
+    &["backend", "lab", "doctor"],
     &["ringway", "bench", "e2e", "hostile", "sim", "unikernel", "xtask"],
 ];
 

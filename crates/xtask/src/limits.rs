@@ -19,12 +19,13 @@ const MARK: &str = concat!("not a li", "mit: ");
 /// Words of the names of limits. A minimum seldom is one.
 const WORDS: [&str; 5] = ["MAX", "LIMIT", "BURST", "QUOTA", "TIMEOUT"];
 /// What serves guests, tenants and front-ends.
-const SERVING: [&str; 25] = [
+const SERVING: [&str; 26] = [
     "crates/backend/",
     "crates/control/",
     "crates/datapath/",
     "crates/emu/",
     "crates/engine/",
+    "crates/host-shell/",
     "crates/host/",
     "crates/net/",
     "crates/netback/",

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use ringway_backend::{HostKernel, Purpose, delete_devices, uplink_obstacle};
 use ringway_control::RunDir;
+use ringway_host::{Purpose, delete_devices, uplink_obstacle};
+use ringway_host_shell::HostKernel;
 
 use super::claim::{forget_vifs, remove_device_notes};
 use crate::description::Host;

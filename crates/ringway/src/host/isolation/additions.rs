@@ -13,9 +13,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringway_backend::Purpose;
 use ringway_control::{Call, ControlServer, ControlSocket, OpenerRequest, Reply, RunDir, listed};
 use ringway_description::{TenantName, VHOSTS_MAX, Vhost};
+use ringway_host::Purpose;
 
 use super::fanout::ask_within;
 use super::{Isolation, TENANTS_MAX};

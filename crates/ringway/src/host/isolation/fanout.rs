@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ringway_backend::DeviceState;
 use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, Reply,
     ReplyLimits, RunDir, TenantStatus, VifStatus, listed, open_with_limits,
 };
 use ringway_datapath::Mirrored;
+use ringway_host::DeviceState;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

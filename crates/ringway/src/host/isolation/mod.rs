@@ -19,11 +19,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ringway_backend::{DeviceKeeper, Purpose};
 use ringway_control::{
     Permitted, Recipient, Reports, RunDir, SwitchOrder, TenantOrder, TenantStatus, TrunkRules,
 };
 use ringway_description::{Host, TenantName, Vhost};
+use ringway_host::Purpose;
+use ringway_host_shell::DeviceKeeper;
 use ringway_trunk::{End, QUEUES_MAX, Trunk};
 use ringway_xenstore::{Client, DomId, Watched};
 use tracing::level_filters::LevelFilter;

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringway_backend::Purpose;
 use ringway_control::{Permitted, TrunkRules};
 use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid};
 use ringway_description::{Host, TenantName, Vhost};
+use ringway_host::Purpose;
 use ringway_vif_shell::device::read_keys;
 use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, DomId, Lost, unless_refused};

@@ -20,7 +20,7 @@ pub struct NoteFiles {
 
 impl NoteFiles {
     /// Notes in a run directory.
-    pub(crate) fn new(dir: &RunDir) -> NoteFiles {
+    pub fn new(dir: &RunDir) -> NoteFiles {
         NoteFiles { dir: dir.clone(), lens: BTreeMap::new() }
     }
 
@@ -112,11 +112,7 @@ fn read_at_most(path: &Path, len_max: u64) -> io::Result<Vec<u8>> {
 /// Called when a worker has panicked while serving this queue: leaves a note, and ends the process,
 /// which is restarted and takes over the other vifs. If the process continued, it would serve them
 /// with the state that the panic left inconsistent.
-pub(crate) fn end_process(
-    occupants: &Occupants,
-    dir: &RunDir,
-    serving: Option<(PortId, u16)>,
-) -> ! {
+pub fn end_process(occupants: &Occupants, dir: &RunDir, serving: Option<(PortId, u16)>) -> ! {
     let vif = serving.and_then(|(port, _)| occupants.at(port));
     let queue = serving.map(|(_, queue)| queue);
     tracing::error!(

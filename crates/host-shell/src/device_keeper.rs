@@ -14,9 +14,9 @@ use ringway_host::{DeviceChange, LowMtu, Purpose};
 use ringway_net::LinkWatch;
 use ringway_tap::TapFile;
 
-use crate::config::VhostVif;
 use crate::kernel::HostKernel;
 use crate::notes::NoteFiles;
+use crate::session::VhostVif;
 
 /// The network devices of vifs that other processes serve.
 pub struct DeviceKeeper {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{OffloadCaps, PortQueue as _, QueueCounters};
-use ringway_host::{Rings, Session, SessionHost, SessionPlace};
+use ringway_host::{Rings, Session, SessionHost, SessionPlace, VirtioWanted};
 use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
@@ -24,12 +24,24 @@ use ringway_virtio::{Format, QueueOptions};
 use ringway_wire::virtio::VHOST_F_LOG_ALL;
 use rustix::event::PollFlags;
 
-use crate::config::VhostVif;
 use memory::MemoryLimit;
 
 /// The most bytes of a dirty log: a bit for each page of 16 TiB. It bounds the memory that one
 /// session can have us map.
 const LOG_LEN_MAX: u64 = 512 << 20;
+
+/// A vif whose guest is behind a vhost-user socket.
+#[derive(Debug, Clone)]
+pub struct VhostVif {
+    /// What is served.
+    pub wanted: VirtioWanted,
+    /// The path of its socket.
+    pub socket: PathBuf,
+    /// Which end creates the socket.
+    pub mode: Mode,
+    /// Bytes of its guest's memory that the front-end may share, if not the default.
+    pub max_memory: Option<u64>,
+}
 
 /// Where the connections of a vif come from, and who sends its front-ends descriptors.
 pub trait SessionSource: ConnectionSource {

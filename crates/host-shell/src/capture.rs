@@ -12,8 +12,8 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+use ringway_engine::{Capture, CapturedFrame, Passage};
 use ringway_sys::poll::{PollFlags, wait};
-use ringway_worker::{Capture, CapturedFrame, Passage};
 
 /// How long to wait for frames before checking whether the reader is still connected.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -25,7 +25,7 @@ const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
 /// Writes frames until the reader or the vif disconnects.
-pub(crate) fn stream_pcapng(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) {
+pub fn stream_pcapng(capture: &Capture, name: &str, snap_len: u32, stream: UnixStream) {
     let outcome = write_all(capture, name, snap_len, stream);
     capture.close();
     tracing::debug!(vif = name, lost = capture.lost(), ?outcome, "capture ended");
