@@ -8,10 +8,10 @@ use ringway_host_shell::{HostKernel, NoteFiles, VhostSession};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
+use ringway_vhost_shell::PassedOn;
 use ringway_worker::Workers;
 use ringway_xenstore::{Client, Socket};
 
-use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// A queue of a vif, of a trunk or of a TAP device.

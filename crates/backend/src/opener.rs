@@ -11,11 +11,11 @@ use ringway_host_shell::{SessionEvent, VhostSession};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::wait_readable;
 use ringway_tap::VifOrTap;
+use ringway_vhost_shell::PassedOn;
 use serde_json::Value;
 
 use crate::Backend;
 use crate::process::Process;
-use crate::sockets::PassedOn;
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// Messages that are taken in a turn.

@@ -16,4 +16,4 @@ pub use capture::{PcapngFile, stream_pcapng};
 pub use device_keeper::DeviceKeeper;
 pub use kernel::{HostKernel, HostTap};
 pub use notes::{NoteFiles, end_process};
-pub use session::{SessionEvent, SessionSource, VhostSession, VhostVif};
+pub use session::{SessionEvent, VhostSession, VhostVif};

@@ -16,7 +16,7 @@ use ringway_sys::eventfd::{EventFd, PeerCounters};
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
 use ringway_vhost::{Area, Backend, Base, PairPlan, RegionKey, RingPlan};
-use ringway_vhost_shell::{BackendEnd, ConnectionSource, Device, Mode, Note};
+use ringway_vhost_shell::{BackendEnd, Device, Mode, Note, SessionSource};
 use ringway_virtback::{
     InflightArea, LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index,
 };
@@ -41,21 +41,6 @@ pub struct VhostVif {
     pub mode: Mode,
     /// Bytes of its guest's memory that the front-end may share, if not the default.
     pub max_memory: Option<u64>,
-}
-
-/// Where the connections of a vif come from, and who sends its front-ends descriptors.
-pub trait SessionSource: ConnectionSource {
-    /// A front-end has connected.
-    fn connected(&mut self, connection: OwnedFd);
-
-    /// There is no connection, for this reason.
-    fn waits(&mut self, reason: String);
-
-    /// Orders that an area is sent to the front-end. The outcome is a [`SessionEvent::AreaSent`].
-    ///
-    /// # Errors
-    /// It cannot be ordered.
-    fn send_area_order(&self, wanted: AreaRequest) -> io::Result<()>;
 }
 
 /// Makes a queue of the engines from one over a pair of rings, with these counters.

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use ringway_host_shell::{SessionEvent, SessionSource};
+use ringway_host_shell::SessionEvent;
 use ringway_vhost::backend::AreaRequest;
-use ringway_vhost_shell::{Connection, ConnectionSource};
+use ringway_vhost_shell::{Connection, ConnectionSource, SessionSource};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

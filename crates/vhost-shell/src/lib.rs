@@ -7,7 +7,7 @@
 //! [`FrontendEnd`] is the same for the other side, with a [`Driver`].
 //!
 //! A process that may open no socket has an [`Opener`] in another process, which passes it
-//! connections.
+//! connections; it has them from a [`PassedOn`].
 //!
 //! Time is an argument. Read [`BackendEnd`] first.
 
@@ -16,6 +16,7 @@ mod connection;
 mod endpoint;
 mod frontend;
 mod opener;
+mod passed_on;
 mod socket_file;
 mod trusted_path;
 
@@ -24,4 +25,5 @@ pub use connection::{Broken, Connection, PART_MAX, Received};
 pub use endpoint::{ConnectionSource, Endpoint, Mode};
 pub use frontend::{Driver, FrontendEnd, Parts};
 pub use opener::{Opener, Outcome, Reloaded, Turn, VifSocket};
+pub use passed_on::{PassedOn, SessionSource};
 pub use socket_file::SocketGroup;

@@ -23,8 +23,8 @@ use crate::socket_file::SocketGroup;
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2); // not a limit: a pause of our own
-/// The pause before a message is sent again for which the backend had no room.
-const RESEND: Duration = Duration::from_millis(10);
+/// The pause before a message is sent again for which the other end of a link had no room.
+pub(crate) const RESEND: Duration = Duration::from_millis(10);
 /// The most areas for one front-end over one connection: one, or one for each pair of queues.
 const AREAS_MAX: u16 = PAIRS_MAX;
 /// The interval at which to check whether the last connection is closed, before the next is
