@@ -10,12 +10,12 @@ mod config;
 mod control;
 mod machinery;
 mod opener;
+mod orders;
 mod plugger;
 mod process;
 mod reload;
 mod sockets;
 mod switch_process;
-mod tenancy;
 mod uplink;
 mod vif_or_trunk;
 
@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 pub use config::{BackendConfig, Common};
 use ringway_control::Link as ControlLink;
 use ringway_host::{Devices, Event, Followed, Host, Link, Purpose, Scope, SessionEventOf, watch};
+use ringway_host_shell::{Orders, Tenancy};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::{self, Source, Turns, readable, take_turns};
 use ringway_vif_shell::device::remove_stale_errors;
@@ -35,12 +36,10 @@ use ringway_xenbus::Vif;
 use ringway_xenstore::{Client, Lost};
 pub use sockets::Sockets;
 pub use switch_process::run_switch;
-pub use tenancy::{Tenancy, for_tenant};
 
 use crate::machinery::Machinery;
 use crate::process::{HOUSEKEEPING, Process, Token};
 use crate::reload::Reloading;
-use crate::tenancy::Orders;
 use crate::uplink::{UplinkPort, attach_trunk, attach_uplink};
 
 /// How often housekeeping is done while nothing happens: it costs time for every vif.
@@ -301,7 +300,7 @@ impl<H: Hypervisor> Turns for Backend<H> {
     fn sources(&self) -> Vec<Source<'_, Token>> {
         let mut sources = self.process.sources();
         sources.push(readable(Token::Store, &self.store));
-        sources.extend(self.orders.iter().map(|orders| readable(Token::Supervisor, &orders.link)));
+        sources.extend(self.orders.iter().map(|orders| readable(Token::Supervisor, orders)));
         sources.extend(self.opener.iter().map(|opener| readable(Token::Opener, opener)));
         let plugger = self.plugger.iter();
         sources.extend(plugger.map(|plugger| readable(Token::Plugger, plugger)));

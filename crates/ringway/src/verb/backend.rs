@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ringway_backend::{BackendConfig, Common, Sockets, Tenancy};
+use ringway_backend::{BackendConfig, Common, Sockets};
 use ringway_confine::Role::{Tenant, Vifs};
 use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
 use ringway_control::{Link, Recipient, RunDir};
 use ringway_emu::EmuHypervisor;
 use ringway_host::{Defaults, HostConfig, Uplink, UplinkRules};
-use ringway_host_shell::VhostVif;
+use ringway_host_shell::{Tenancy, VhostVif};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
 use ringway_terminal::stop::Stop;

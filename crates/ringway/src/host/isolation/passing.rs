@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use ringway_backend::for_tenant;
 use ringway_control::{FDS_MAX, PassedDevice, TenantOrder};
 use ringway_description::TenantName;
 use ringway_host::{DeviceChange, Purpose};
+use ringway_host_shell::for_tenant;
 use ringway_sys::tun::TunFile;
 use ringway_vif_shell::device::read_keys;
 use ringway_xenbus::{KeySet, Keys, Vif};

@@ -3,40 +3,38 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_control::{
     Link, MadeDevice, PassedDevice, Received, TenantOrder, TenantVif, TrunkRules,
 };
-use ringway_host::{Event, Made, Purpose};
-use ringway_host_shell::HostTap;
-use ringway_hypervisor::Hypervisor;
+use ringway_host::{Made, Purpose};
 use ringway_tap::TapFile;
 use ringway_trunk::End;
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
-use crate::uplink::set_carried;
-use crate::{Backend, EVENTS_MAX};
+use crate::kernel::HostTap;
 
 /// What the supervisor passes of the network device of a vif.
-pub(crate) type Passed = ringway_host::Passed<HostTap>;
+pub type Passed = ringway_host::Passed<HostTap>;
 
 /// What a tenant's process is started with.
 pub struct Tenancy {
-    pub(crate) orders: Orders,
+    /// What follows.
+    pub orders: Orders,
     /// Its end of the trunk to the switch process.
-    pub(crate) trunk: End,
+    pub trunk: End,
     /// What the trunk carries.
-    pub(crate) carried: TrunkRules,
+    pub carried: TrunkRules,
     /// Its vifs, and their network devices.
-    pub(crate) vifs: BTreeMap<Purpose, Passed>,
+    pub vifs: BTreeMap<Purpose, Passed>,
 }
 
 /// The supervisor's orders to a tenant's process.
-pub(crate) struct Orders {
-    pub(crate) link: Arc<Link>,
+pub struct Orders {
+    link: Arc<Link>,
     /// The domain of the process.
     backend: DomId,
     /// Queues of the device of the next order.
@@ -78,7 +76,7 @@ impl Orders {
     ///
     /// # Errors
     /// The supervisor has ended, or sends something else.
-    pub(crate) fn next(&mut self) -> io::Result<Option<TenantOrder>> {
+    pub fn next_order(&mut self) -> io::Result<Option<TenantOrder>> {
         loop {
             match self.link.receive()? {
                 Received::Message(TenantOrder::Queues, fds) => self.queues.extend(fds),
@@ -90,7 +88,7 @@ impl Orders {
     }
 
     /// What the supervisor calls so.
-    pub(crate) fn purpose(&self, vif: TenantVif) -> Purpose {
+    pub fn purpose(&self, vif: TenantVif) -> Purpose {
         match vif {
             TenantVif::Xen { domid, handle } => {
                 Purpose::Xen(Vif { backend: self.backend, frontend: DomId(domid), handle })
@@ -100,7 +98,7 @@ impl Orders {
     }
 
     /// A device, with the queues that came before the order.
-    pub(crate) fn passed(&mut self, device: Option<PassedDevice>) -> Passed {
+    pub fn passed(&mut self, device: Option<PassedDevice>) -> Passed {
         let queues = std::mem::take(&mut self.queues);
         match device {
             None => Passed::Nothing,
@@ -117,54 +115,9 @@ impl Orders {
     }
 }
 
-impl<H: Hypervisor> Backend<H> {
-    /// Takes the supervisor's orders about the vifs of this process.
-    pub(crate) fn take_orders(&mut self) -> io::Result<()> {
-        for _ in 0..EVENTS_MAX {
-            let Some(orders) = &mut self.orders else { return Ok(()) };
-            let Some(order) = orders.next()? else { return Ok(()) };
-            let devices = &mut self.process.machinery.devices;
-            let event = match order {
-                TenantOrder::Trunk(carried) => {
-                    let Backend { host, process, .. } = self;
-                    if let Some(port) = process.uplink.as_ref().map(|trunk| trunk.port) {
-                        set_carried(
-                            port,
-                            &carried,
-                            &mut process.machinery.hosting(&mut host.shared),
-                        );
-                    }
-                    continue;
-                }
-                TenantOrder::Serve { vif, device } => {
-                    let (vif, passed) = (orders.purpose(vif), orders.passed(device));
-                    devices.pass(vif.clone(), passed);
-                    match vif {
-                        Purpose::Xen(vif) => Event::Serve(vif),
-                        vif => Event::DevicePassed(vif),
-                    }
-                }
-                TenantOrder::Renew { vif, device } => {
-                    let passed = orders.passed(Some(PassedDevice::Made(device)));
-                    let vif = orders.purpose(vif);
-                    devices.pass(vif.clone(), passed);
-                    Event::DevicePassed(vif)
-                }
-                TenantOrder::Mtu { vif, mtu } => Event::DeviceMtu(orders.purpose(vif), mtu),
-                TenantOrder::Forget(vif) => {
-                    let vif = orders.purpose(vif);
-                    devices.forget(&vif);
-                    // The opener says when a virtio vif ends.
-                    let Purpose::Xen(vif) = vif else { continue };
-                    Event::Forget(vif)
-                }
-                TenantOrder::Start { .. } | TenantOrder::Queues => {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-            };
-            self.on(event)?;
-        }
-        Ok(())
+impl AsFd for Orders {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
     }
 }
 
@@ -207,18 +160,18 @@ mod tests {
         let (ours, theirs) = Link::pair().expect("sockets");
         let theirs = Link::new(theirs);
         let mut orders = Orders { link: Arc::new(ours), backend: DomId(0), queues: Vec::new() };
-        assert!(orders.next().expect("it is there").is_none());
+        assert!(orders.next_order().expect("it is there").is_none());
         let file = std::fs::File::open("/dev/null").expect("it is there");
-        let fds = [std::os::fd::AsFd::as_fd(&file)];
+        let fds = [file.as_fd()];
         for _ in 0..2 {
             theirs.send(&TenantOrder::Queues, &fds).expect("there is room");
         }
         let forget = TenantOrder::Forget(TenantVif::Virtio("vm1".to_owned()));
         theirs.send(&forget, &[]).expect("there is room");
-        assert_eq!(orders.next().expect("it is there"), Some(forget));
+        assert_eq!(orders.next_order().expect("it is there"), Some(forget));
         assert_eq!(orders.queues.len(), 2);
         drop(theirs);
-        let ended = orders.next().expect_err("it has ended").to_string();
+        let ended = orders.next_order().expect_err("it has ended").to_string();
         assert_eq!(ended, "the supervisor has ended");
     }
 }
