@@ -3,14 +3,12 @@
 use std::time::{Instant, SystemTime};
 
 use ringway_control::{BackendRequest, Call, Reply};
-use ringway_host::{Around, CallReply, NotDone};
+use ringway_host::{CallReply, NotDone};
 use ringway_host_shell::stream_pcapng;
 use ringway_hypervisor::Hypervisor;
 use ringway_xenstore::Lost;
 
 use crate::Backend;
-use crate::process::Process;
-use crate::uplink::UplinkPort;
 
 impl<H: Hypervisor> Backend<H> {
     pub(crate) fn serve_call(&mut self, call: Call<BackendRequest>) -> Result<(), Lost> {
@@ -35,9 +33,7 @@ impl<H: Hypervisor> Backend<H> {
             return Err("this process is not under test".to_owned().into());
         }
         let Backend { host, store, process, .. } = self;
-        let Process { machinery, uplink, .. } = process;
-        let uplink = uplink.as_ref().map(UplinkPort::describe);
-        let around = Around { uplink, wall: SystemTime::now() };
-        host.call(request, around, Instant::now(), &mut machinery.parts(store))
+        let (wall, now) = (SystemTime::now(), Instant::now());
+        host.call(request, wall, now, &mut process.machinery.parts(store))
     }
 }

@@ -16,7 +16,7 @@ mod process;
 mod reload;
 mod sockets;
 mod switch_process;
-mod uplink;
+mod trunk;
 mod vif_or_trunk;
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 pub use config::{BackendConfig, Common};
 use ringway_control::Link as ControlLink;
-use ringway_host::{Devices, Event, Followed, Host, Link, Purpose, Scope, SessionEventOf, watch};
+use ringway_host::{Devices, Event, Host, Link, Purpose, Scope, SessionEventOf, UplinkPort, watch};
 use ringway_host_shell::{Orders, Tenancy};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::{self, Source, Turns, readable, take_turns};
@@ -40,7 +40,7 @@ pub use switch_process::run_switch;
 use crate::machinery::Machinery;
 use crate::process::{HOUSEKEEPING, Process, Token};
 use crate::reload::Reloading;
-use crate::uplink::{UplinkPort, attach_trunk, attach_uplink};
+use crate::trunk::attach_trunk;
 
 /// How often housekeeping is done while nothing happens: it costs time for every vif.
 const IDLE_HOUSEKEEPING: Duration = Duration::from_secs(60);
@@ -82,9 +82,8 @@ pub fn run<H: Hypervisor>(
 ) -> io::Result<()> {
     let mut backend = Backend::begin(hypervisor, store, config, Scope::Domain, sockets)?;
     let Backend { host, process, .. } = &mut backend;
-    let uplink = process.config.uplink.clone();
-    process.uplink =
-        attach_uplink(uplink.as_ref(), &mut process.machinery.hosting(&mut host.shared))?;
+    let mut hosting = process.machinery.hosting(&mut host.shared);
+    host.uplink = UplinkPort::open(process.config.uplink.as_ref(), &mut hosting)?;
     backend.start(&stop)
 }
 
@@ -112,7 +111,7 @@ pub fn run_tenant<H: Hypervisor>(
     let Backend { host, process, .. } = &mut backend;
     process.machinery.devices = Devices::Passed(vifs);
     let mut hosting = process.machinery.hosting(&mut host.shared);
-    process.uplink = Some(attach_trunk(trunk, &carried, &mut hosting)?);
+    host.uplink = Some(attach_trunk(trunk, &carried, &mut hosting)?);
     backend.start(&stop)
 }
 
@@ -171,33 +170,12 @@ impl<H: Hypervisor> Backend<H> {
         self.host.release_expired(&mut self.process.machinery.notes);
     }
 
-    /// Follows what has become of the network devices of this process.
-    fn follow_links(&mut self) {
-        let now = Instant::now();
-        let Backend { host, store, process, .. } = self;
-        let Process { machinery, uplink, .. } = process;
-        let has_uplink = uplink.as_ref().is_some_and(UplinkPort::has_device);
-        host.follow_all(has_uplink, now, &mut machinery.parts(store), |links, hosting| {
-            let followed = uplink.as_mut().map(|it| it.follow_device(links, hosting));
-            followed.unwrap_or(Followed::Done)
-        });
-    }
-
     /// Deletes network devices of vifs that were removed while no backend ran, or that the
     /// description no longer names. A failure does not affect other vifs.
     fn delete_stale_devices(&mut self) {
-        let Backend { host, process: Process { machinery, uplink, .. }, .. } = self;
-        let is_kept = |purpose: &Purpose, link: &Link| match purpose {
-            Purpose::Uplink => uplink.is_some(),
-            purpose => host.needs_device(purpose, link),
-        };
+        let Backend { host, process: Process { machinery, .. }, .. } = self;
+        let is_kept = |purpose: &Purpose, link: &Link| host.needs_device(purpose, link);
         machinery.devices.delete_stale(is_kept, &mut machinery.notes);
-    }
-
-    /// Updates the switch's mirrors and pairs to the present ports.
-    fn follow_ports(&self) {
-        let uplink = self.process.uplink.as_ref();
-        self.host.follow_ports(uplink.map(|uplink| (uplink.name.as_str(), uplink.port)));
     }
 
     /// Notes the watch events that have arrived; returns whether there may be more.
@@ -249,7 +227,9 @@ impl<H: Hypervisor> Backend<H> {
     /// Handles queues that workers gave up.
     fn take_queues_down(&mut self) -> io::Result<()> {
         while let Some(down) = self.host.shared.next_report(&mut self.process.machinery.workers) {
-            if !self.process.lose_uplink(&down, &down.reason, &mut self.host.shared)? {
+            let Host { uplink, shared, .. } = &mut self.host;
+            let lost = uplink.as_ref().map(|uplink| uplink.lose(&down, shared, Instant::now()));
+            if !lost.transpose()?.unwrap_or(false) {
                 self.on(Event::QueueDown(down))?;
             }
         }
@@ -267,7 +247,7 @@ impl<H: Hypervisor> Turns for Backend<H> {
         while let Some(call) = self.process.next_call(ready) {
             self.serve_call(call)?;
         }
-        self.follow_ports();
+        self.host.follow_ports();
         if ready.contains(&Token::Supervisor) {
             self.take_orders()?;
         }
@@ -281,7 +261,8 @@ impl<H: Hypervisor> Turns for Backend<H> {
         if ready.contains(&Token::Opener) {
             self.serve_opener()?;
         }
-        self.follow_links();
+        let Backend { host, store, process, .. } = self;
+        host.follow_devices(Instant::now(), &mut process.machinery.parts(store));
         has_more |= self.turn_vhosts()?;
         // What has changed in this turn is one order.
         self.serve_plugger()?;

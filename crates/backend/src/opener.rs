@@ -15,7 +15,6 @@ use ringway_vhost_shell::PassedOn;
 use serde_json::Value;
 
 use crate::Backend;
-use crate::process::Process;
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// Messages that are taken in a turn.
@@ -143,10 +142,8 @@ impl<H: Hypervisor> Backend<H> {
         let place = PassedOn::new(&config.wanted.name, Arc::clone(opener));
         let queue = |pair, _: &_| VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(pair)));
         let session = || VhostSession::new(&config, place, queue);
-        let Backend { host, store, process: Process { machinery, uplink, .. }, .. } = self;
-        let uplink = uplink.as_ref().map(|uplink| uplink.name.as_str());
-        let wanted = config.wanted.clone();
-        let added = AddedVirtio { wanted, at_run_time, phase, uplink };
-        host.add_virtio(added, session, Instant::now(), &mut machinery.parts(store))
+        let added = AddedVirtio { wanted: config.wanted.clone(), at_run_time, phase };
+        let Backend { host, store, process, .. } = self;
+        host.add_virtio(added, session, Instant::now(), &mut process.machinery.parts(store))
     }
 }

@@ -6,7 +6,7 @@ use ringway_control::{PassedDevice, TenantOrder};
 use ringway_host::{Event, Purpose};
 use ringway_hypervisor::Hypervisor;
 
-use crate::uplink::set_carried;
+use crate::trunk::rules_of;
 use crate::{Backend, EVENTS_MAX};
 
 impl<H: Hypervisor> Backend<H> {
@@ -19,12 +19,11 @@ impl<H: Hypervisor> Backend<H> {
             let event = match order {
                 TenantOrder::Trunk(carried) => {
                     let Backend { host, process, .. } = self;
-                    if let Some(port) = process.uplink.as_ref().map(|trunk| trunk.port) {
-                        set_carried(
-                            port,
-                            &carried,
-                            &mut process.machinery.hosting(&mut host.shared),
-                        );
+                    let hosting = &mut process.machinery.hosting(&mut host.shared);
+                    let trunk = host.uplink.as_mut();
+                    let set = trunk.map(|trunk| trunk.set_rules(&rules_of(&carried), hosting));
+                    if let Some(Err(error)) = set {
+                        tracing::warn!("{error}: the trunk is unchanged");
                     }
                     continue;
                 }

@@ -1,5 +1,5 @@
-//! What a process that serves vifs has in common with the switch process: its machinery, its
-//! uplink, the command line, and what its loop waits for.
+//! What a process that serves vifs has in common with the switch process: its machinery, the
+//! command line, and what its loop waits for.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, Reports, WorkerStatus,
 };
-use ringway_host::{Devices, QueueDown, Retried, Shared};
+use ringway_host::{Devices, Retried, Shared};
 use ringway_host_shell::{HostKernel, NoteFiles, end_process};
 use ringway_hypervisor::Hypervisor;
 use ringway_net::LinkWatch;
@@ -16,7 +16,6 @@ use ringway_worker::Workers;
 
 use crate::config::BackendConfig;
 use crate::machinery::Machinery;
-use crate::uplink::UplinkPort;
 
 /// How often load is balanced and the forwarding table is swept, while anything happens.
 pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(500);
@@ -40,7 +39,6 @@ pub(crate) enum Token {
 pub(crate) struct Process<H: Hypervisor> {
     pub(crate) machinery: Machinery<H>,
     pub(crate) config: BackendConfig,
-    pub(crate) uplink: Option<UplinkPort>,
     pub(crate) reports: Reports,
     /// What the kernel announces of links, in a process that keeps devices.
     links: Option<LinkWatch>,
@@ -76,8 +74,7 @@ impl<H: Hypervisor> Process<H> {
             None => Devices::none(),
         };
         let machinery = Machinery { hypervisor, workers, devices, notes };
-        let uplink = None;
-        let process = Process { machinery, config, uplink, reports, links, swept: now, control };
+        let process = Process { machinery, config, reports, links, swept: now, control };
         Ok((process, shared))
     }
 
@@ -93,26 +90,6 @@ impl<H: Hypervisor> Process<H> {
     /// The next call of the command line.
     pub(crate) fn next_call(&self, ready: &[Token]) -> Option<Call<BackendRequest>> {
         if ready.contains(&Token::Calls) { self.control.next_call() } else { None }
-    }
-
-    /// Handles a queue that workers gave up, if it is one of the uplink: returns whether it is.
-    ///
-    /// # Errors
-    /// The uplink has failed, with `reason`. If its device was deleted, it is made again.
-    pub(crate) fn lose_uplink(
-        &self,
-        down: &QueueDown,
-        reason: &str,
-        shared: &mut Shared,
-    ) -> io::Result<bool> {
-        let Some(uplink) = self.uplink.as_ref().filter(|uplink| uplink.port == down.port) else {
-            return Ok(false);
-        };
-        if !uplink.has_lost_device() {
-            return Err(uplink.failure(reason));
-        }
-        shared.comparison.note_change(Instant::now());
-        Ok(true)
     }
 
     /// Balances load and writes notes that could not be written before, if that is due, and returns

@@ -75,25 +75,20 @@ impl<H: Hypervisor> Backend<H> {
         changed: Vec<String>,
     ) -> Result<DescriptionChanges, String> {
         let Backend { host, store, process, reloading, .. } = self;
-        let Process { config, machinery, uplink, reports, .. } = process;
+        let Process { config, machinery, reports, .. } = process;
         let described = std::mem::take(&mut reloading.described).into_iter();
         let described = described.map(|vhost| (config.read_vhost)(vhost).map(|vif| vif.wanted));
         let described = described.collect::<Result<Vec<VirtioWanted>, String>>()?;
         let Common { defaults, uplink: rules } = (config.read_common)(common)?;
-        let (name, now) = (uplink.as_ref().map(|uplink| uplink.name.as_str()), Instant::now());
-        let changes = host.reload(described, name, now, &mut machinery.parts(store))?;
+        let now = Instant::now();
+        let changes = host.reload(described, now, &mut machinery.parts(store))?;
         let mut changes = DescriptionChanges { common: changed, ..changes };
         host.set_defaults(defaults, now, &mut machinery.parts(store));
-        let known = config.uplink.as_mut().map(|uplink| &mut uplink.rules);
-        let others = known.zip(rules).filter(|(known, rules)| **known != *rules);
-        if let (Some(port), Some((known, rules))) = (uplink, others) {
-            match port.set_rules(&rules, &mut machinery.hosting(&mut host.shared)) {
-                Ok(()) => *known = rules,
-                Err(error) => {
-                    changes.common.retain(|key| !key.starts_with("uplink."));
-                    tracing::warn!("kept as they were: the rules of the uplink: {error}");
-                }
-            }
+        let hosting = &mut machinery.hosting(&mut host.shared);
+        let uplink = host.uplink.as_mut().zip(rules);
+        if let Some(Err(error)) = uplink.map(|(uplink, rules)| uplink.set_rules(&rules, hosting)) {
+            changes.common.retain(|key| !key.starts_with("uplink."));
+            tracing::warn!("kept as they were: the rules of the uplink: {error}");
         }
         tracing::info!("the description was read again: {changes}");
         reports.described();

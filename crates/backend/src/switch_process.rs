@@ -14,7 +14,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, Link, Permitted, ProcessReport, Received, Reply, SwitchOrder,
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
-use ringway_host::{Followed, Keeper, Purpose, Shared, TenantRules, Tenants};
+use ringway_host::{Purpose, Shared, TenantRules, Tenants, UplinkPort};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_sys::poll::{Source, Turns, readable, take_turns};
@@ -26,7 +26,7 @@ use crate::config::BackendConfig;
 use crate::machinery::{AnyQueue, HostingOf, Machinery};
 use crate::process::{HOUSEKEEPING, Process, Token};
 use crate::sockets::Sockets;
-use crate::uplink::{UplinkPort, attach_uplink, vlans_of};
+use crate::trunk::vlans_of;
 use crate::vif_or_trunk::VifOrTrunk;
 
 /// Orders that are carried out before other work gets a turn.
@@ -63,7 +63,7 @@ impl Hypervisor for Trunks {
 
 struct SwitchProcess {
     shared: Shared,
-    tenants: Tenants,
+    tenants: Tenants<Machinery<Trunks>>,
     link: Arc<Link>,
     process: Process<Trunks>,
 }
@@ -81,8 +81,8 @@ pub fn run_switch(
 ) -> io::Result<()> {
     let Sockets { control, net, .. } = sockets;
     let (mut process, mut shared) = Process::start(Trunks, config, control, net)?;
-    let uplink = process.config.uplink.clone();
-    let uplink = attach_uplink(uplink.as_ref(), &mut process.machinery.hosting(&mut shared))?;
+    let mut hosting = process.machinery.hosting(&mut shared);
+    let uplink = UplinkPort::open(process.config.uplink.as_ref(), &mut hosting)?;
     // The supervisor removes those of vifs.
     let is_kept = |purpose: &Purpose, _: &ringway_host::Link| match purpose {
         Purpose::Uplink => uplink.is_some(),
@@ -91,8 +91,7 @@ pub fn run_switch(
     let Machinery { devices, notes, .. } = &mut process.machinery;
     devices.delete_stale(is_kept, notes);
     process.reports.ready();
-    let tenants = Tenants::new(uplink.as_ref().map(|uplink| (uplink.port, uplink.name.clone())));
-    process.uplink = uplink;
+    let tenants = Tenants::new(uplink);
     take_turns(&mut SwitchProcess { shared, tenants, link, process }, &stop)
 }
 
@@ -103,7 +102,8 @@ impl Turns for SwitchProcess {
     fn turn(&mut self, ready: &[Token]) -> io::Result<Option<Duration>> {
         self.process.begin_turn(ready, &mut self.shared);
         self.take_queues_down()?;
-        self.follow_uplink();
+        let (tenants, mut hosting) = self.parts();
+        tenants.follow_uplink(&mut hosting);
         while let Some(call) = self.process.next_call(ready) {
             let reply = match &call.request {
                 BackendRequest::Status => Reply::ok(&self.status()),
@@ -128,20 +128,6 @@ impl Turns for SwitchProcess {
 }
 
 impl SwitchProcess {
-    /// Follows what has become of the device of the uplink.
-    fn follow_uplink(&mut self) {
-        let now = Instant::now();
-        let SwitchProcess { shared, process: Process { machinery, uplink, .. }, .. } = self;
-        let Some(uplink) = uplink.as_mut().filter(|_| shared.comparison.take_due(true, now)) else {
-            return;
-        };
-        let followed = match machinery.devices.keeper().and_then(Keeper::read_links) {
-            Some(links) => uplink.follow_device(Some(&links), &mut machinery.hosting(shared)),
-            None => Followed::Again,
-        };
-        shared.comparison.done(followed, now);
-    }
-
     /// Carries out the supervisor's orders.
     fn take_orders(&mut self) -> io::Result<()> {
         for _ in 0..ORDERS_MAX {
@@ -172,7 +158,7 @@ impl SwitchProcess {
     }
 
     /// The tenants, and what they are served by.
-    fn parts(&mut self) -> (&mut Tenants, HostingOf<'_, Trunks>) {
+    fn parts(&mut self) -> (&mut Tenants<Machinery<Trunks>>, HostingOf<'_, Trunks>) {
         let SwitchProcess { shared, tenants, process, .. } = self;
         (tenants, process.machinery.hosting(shared))
     }
@@ -219,12 +205,11 @@ impl SwitchProcess {
     /// the uplink.
     fn take_queues_down(&mut self) -> io::Result<()> {
         while let Some(down) = self.shared.next_report(&mut self.process.machinery.workers) {
-            let reason = format!("queue {}: {}", down.queue, down.reason);
             if let Some(tenant) = self.tenants.at(down.port).map(str::to_owned) {
                 self.remove(&tenant);
-                self.cut_off(tenant, &reason);
-            } else {
-                self.process.lose_uplink(&down, &reason, &mut self.shared)?;
+                self.cut_off(tenant, &format!("queue {}: {}", down.queue, down.reason));
+            } else if let Some(uplink) = &self.tenants.uplink {
+                uplink.lose(&down, &mut self.shared, Instant::now())?;
             }
         }
         Ok(())
@@ -243,11 +228,8 @@ impl SwitchProcess {
     }
 
     fn status(&mut self) -> BackendStatus {
-        let SwitchProcess { shared, tenants, process: Process { machinery, uplink, .. }, .. } =
-            self;
-        let uplink = uplink.as_ref().map(UplinkPort::describe);
-        let mut hosting = machinery.hosting(shared);
-        let status = tenants.status(uplink.as_ref(), &mut hosting);
+        let (tenants, mut hosting) = self.parts();
+        let status = tenants.status(&mut hosting);
         self.process.complete(status)
     }
 }

@@ -31,7 +31,7 @@ impl<W: World> Hosting<'_, W> {
     ///
     /// # Errors
     /// The switch has no room, or this host lacks threads.
-    pub fn attach(
+    pub(crate) fn attach(
         &mut self,
         port: PortId,
         policy: &Arc<PortPolicy>,

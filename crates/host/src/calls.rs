@@ -1,7 +1,7 @@
 //! The calls of administrators: what each changes, and the reply to it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use ringway_calls::{BackendRequest, BackendStatus, Reconnect, listed};
 use ringway_datapath::{Mirrored, PortRules};
@@ -16,7 +16,6 @@ use ringway_xenbus::{
 };
 use ringway_xenstore::{Lost, or_refusal};
 
-use crate::around::Around;
 use crate::host::Host;
 use crate::mirrors::{refuse_mirror, refuse_ports};
 use crate::scope::Scope;
@@ -63,30 +62,31 @@ enum Named {
 }
 
 /// What the reply to a call is made from.
-struct Caller<'a, 'b, 'c, W: World> {
+struct Caller<'a, 'b, W: World> {
     host: &'a mut Host<W>,
-    around: Around<'b>,
+    wall: SystemTime,
     now: Instant,
-    parts: &'a mut Parts<'c, W>,
+    parts: &'a mut Parts<'b, W>,
 }
 
 impl<W: World> Host<W> {
-    /// Carries out a call. Calls of tests, which disturb engines, are included.
+    /// Carries out a call, at this time of the wall clock. Calls of tests, which disturb engines,
+    /// are included.
     ///
     /// # Errors
     /// Why it has no effect.
     pub fn call(
         &mut self,
         request: &BackendRequest,
-        around: Around<'_>,
+        wall: SystemTime,
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<CallReply, NotDone> {
-        let mut caller = Caller { host: self, around, now, parts };
+        let mut caller = Caller { host: self, wall, now, parts };
         let done = match request {
             BackendRequest::Status => {
-                let Caller { host, around, now, parts } = caller;
-                return Ok(CallReply::Status(Box::new(host.status(&around, now, parts)?)));
+                let status = caller.host.status(now, caller.parts)?;
+                return Ok(CallReply::Status(Box::new(status)));
             }
             BackendRequest::Capture { vif, snap_len } => return caller.capture(vif, *snap_len),
             BackendRequest::SetMaxQueues { vif, max_queues, reconnect } => {
@@ -104,7 +104,7 @@ impl<W: World> Host<W> {
     }
 }
 
-impl<W: World> Caller<'_, '_, '_, W> {
+impl<W: World> Caller<'_, '_, W> {
     /// Also writes the key, so the setting lasts as long as the vif, whichever process serves it.
     fn set_max_queues(
         &mut self,
@@ -139,7 +139,7 @@ impl<W: World> Caller<'_, '_, '_, W> {
     /// Sets a limit or a rule. Of a vif of Xen it writes the key, which we watch, so the value
     /// lasts as long as the vif, whichever process serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<(), NotDone> {
-        let is_uplink = self.around.uplink.as_ref().is_some_and(|uplink| uplink.name == name);
+        let is_uplink = self.host.uplink_name() == Some(name);
         if limit == MIRROR && is_uplink {
             return Err(NotDone::Refused(format!(
                 "{name} carries all other frames to the host, and the output of a mirror carries \
@@ -205,8 +205,7 @@ impl<W: World> Caller<'_, '_, '_, W> {
 
     /// Why this vif cannot be the output of a mirror that a user requests.
     fn refuse_mirror(&self, name: &str, mirror: &[Mirrored]) -> Option<String> {
-        let uplink = self.around.uplink.as_ref().map(|uplink| uplink.name);
-        refuse_ports(self.host.states(), uplink, mirror)
+        refuse_ports(self.host.states(), self.host.uplink_name(), mirror)
             .or_else(|| refuse_mirror(self.host.states(), name, mirror))
     }
 
@@ -244,7 +243,7 @@ impl<W: World> Caller<'_, '_, '_, W> {
         let state = self.state(name).ok_or_else(|| self.no_such_vif(name))?;
         let port = state.connection.as_ref().map(|connection| connection.port);
         let snap = usize::try_from(snap_len).unwrap_or(usize::MAX);
-        let capture = Arc::new(Capture::new(snap, (self.now, self.around.wall)));
+        let capture = Arc::new(Capture::new(snap, (self.now, self.wall)));
         let copy = |id| Command::Capture { id, capture: Arc::clone(&capture) };
         let begin = |port| steps::command_port(self.parts.engines, port, copy).unwrap_or(false);
         if !port.is_some_and(begin) {

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use ringway_hypervisor::Hypervisor as _;
 use ringway_ovs::Ids;
-use ringway_switch::PortId;
 use ringway_vif_shell::device::{read_keys, remove_error, write};
 use ringway_wire::DomId;
 use ringway_xenbus::backend::Input;
@@ -14,7 +13,7 @@ use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, Transport, Watched, unless_refused};
 
 use crate::comparison::Followed;
-use crate::device::{HostLinks, Keeper, Link, Purpose};
+use crate::device::{Keeper, Link, Purpose};
 use crate::mirrors::update_mirrors;
 use crate::order::{self, Traffic};
 use crate::pairs::update_pairs;
@@ -22,9 +21,10 @@ use crate::quarantine::Charged;
 use crate::round_robin::{RoundRobin, VifEvents};
 use crate::scope::{ROOT_TOKEN, Scope, log_refusal, unwatch_vif, watch_vif};
 use crate::shared::{QueueDown, Shared};
+use crate::uplink::UplinkPort;
 use crate::vif_state::VifState;
 use crate::virtio::VirtioVif;
-use crate::world::{Hosting, Parts, SessionEventOf, World};
+use crate::world::{Parts, SessionEventOf, World};
 use crate::xen::XenVif;
 
 /// Something that has happened to vifs. `S` is what the session of a virtio vif learns.
@@ -65,6 +65,8 @@ pub struct Host<W: World> {
     pub shared: Shared,
     /// Which vifs are served.
     pub scope: Scope,
+    /// The uplink of the switch, if it has one.
+    pub uplink: Option<UplinkPort<W>>,
     pub(crate) vifs: BTreeMap<Vif, XenVif<W>>,
     pub(crate) virtio: Vec<VirtioVif<W>>,
     turns: RoundRobin,
@@ -84,6 +86,7 @@ impl<W: World> Host<W> {
         Host {
             shared,
             scope,
+            uplink: None,
             vifs: BTreeMap::new(),
             virtio: Vec::new(),
             turns: RoundRobin::default(),
@@ -127,6 +130,11 @@ impl<W: World> Host<W> {
     pub fn states_mut(&mut self) -> (&mut Shared, impl Iterator<Item = &mut VifState<W>>) {
         let virtio = self.virtio.iter_mut().map(|it| &mut it.state);
         (&mut self.shared, self.vifs.values_mut().map(|it| &mut it.state).chain(virtio))
+    }
+
+    /// The name of the uplink, if there is one.
+    pub(crate) fn uplink_name(&self) -> Option<&str> {
+        self.uplink.as_ref().map(|uplink| uplink.name.as_str())
     }
 
     /// Notes what has happened.
@@ -274,7 +282,7 @@ impl<W: World> Host<W> {
         self.must_scan || !self.guests_to_scan.is_empty() || !self.turns.is_empty()
     }
 
-    /// Whether a network device is needed for one of its vifs.
+    /// Whether a network device is needed for the uplink or one of its vifs.
     pub fn needs_device(&self, purpose: &Purpose, link: &Link) -> bool {
         match purpose {
             Purpose::Xen(vif) => self.vifs.get(vif).is_some_and(|it| it.state.needs_device(link)),
@@ -282,25 +290,15 @@ impl<W: World> Host<W> {
                 let found = self.virtio.iter().find(|it| it.state.name == *name);
                 found.is_some_and(|it| it.is_on_bridge() && it.state.needs_device(link))
             }
-            Purpose::Uplink => false,
+            Purpose::Uplink => self.uplink.is_some(),
         }
     }
 
-    /// Follows what has become of the network devices of its vifs, if it is time to.
+    /// Follows what has become of the network devices of its vifs and of the uplink, if it is time
+    /// to.
     pub fn follow_devices(&mut self, now: Instant, parts: &mut Parts<'_, W>) -> Option<Followed> {
-        self.follow_all(false, now, parts, |_, _| Followed::Done)
-    }
-
-    /// Follows what has become of the network devices of its vifs and, by `follow_others`, of
-    /// others, if it is time to.
-    pub fn follow_all(
-        &mut self,
-        has_others: bool,
-        now: Instant,
-        parts: &mut Parts<'_, W>,
-        follow_others: impl FnOnce(Option<&HostLinks<W::Kernel>>, &mut Hosting<'_, W>) -> Followed,
-    ) -> Option<Followed> {
-        let has_devices = has_others || self.states().any(|state| state.device.is_some());
+        let has_uplink = self.uplink.as_ref().is_some_and(UplinkPort::has_device);
+        let has_devices = has_uplink || self.states().any(|state| state.device.is_some());
         if !self.shared.comparison.take_due(has_devices, now) {
             return None;
         }
@@ -312,9 +310,10 @@ impl<W: World> Host<W> {
                 let (_, mut hosting) = parts.split(&mut self.shared, now);
                 let xen = self.vifs.values_mut().map(|it| &mut it.state);
                 let states = xen.chain(self.virtio.iter_mut().map(|it| &mut it.state));
-                let own = states.map(|it| it.follow_device(links.as_ref(), &mut hosting)).max();
-                let others = follow_others(links.as_ref(), &mut hosting);
-                own.map_or(others, |own| own.max(others))
+                let vifs = states.map(|it| it.follow_device(links.as_ref(), &mut hosting)).max();
+                let uplink = self.uplink.as_mut();
+                let uplink = uplink.map(|it| it.follow_device(links.as_ref(), &mut hosting));
+                vifs.max(uplink).unwrap_or(Followed::Done)
             }
         };
         self.shared.comparison.done(followed, now);
@@ -370,9 +369,9 @@ impl<W: World> Host<W> {
         self.traffic.follow(frames, now, parts.notes);
     }
 
-    /// Updates the switch's mirrors and pairs to the present ports. The uplink is given with its
-    /// name.
-    pub fn follow_ports(&self, uplink: Option<(&str, PortId)>) {
+    /// Updates the switch's mirrors and pairs to the present ports.
+    pub fn follow_ports(&self) {
+        let uplink = self.uplink.as_ref().map(|uplink| (uplink.name.as_str(), uplink.port));
         update_mirrors(&self.shared.switch, self.states(), uplink);
         update_pairs(&self.shared.switch, self.states());
     }

@@ -8,7 +8,6 @@
 // `clippy.toml` keeps clocks, threads and files out.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-mod around;
 mod attach;
 mod calls;
 #[cfg(all(feature = "canary", debug_assertions))]
@@ -28,6 +27,7 @@ mod negotiated;
 mod notes;
 mod occupants;
 mod order;
+mod other_port;
 mod ovs_ports;
 mod pairs;
 mod policy;
@@ -42,13 +42,13 @@ mod settings;
 mod shared;
 mod status;
 mod tenants;
+mod uplink;
 mod vif_state;
 mod virtio;
 mod virtio_vifs;
 mod world;
 mod xen;
 
-pub use around::{Around, OtherPort};
 pub use calls::{CallReply, NotDone};
 pub use changes::{DescriptionChanges, VifChanges};
 pub use comparison::{Comparison, Followed};
@@ -70,6 +70,7 @@ pub use scope::{Scope, watch};
 pub use session::{Rings, Session, SessionHost, SessionPlace};
 pub use shared::{Defaults, HostConfig, QueueDown, Shared};
 pub use tenants::{TenantRules, Tenants};
+pub use uplink::UplinkPort;
 pub use vif_state::VifState;
 pub use virtio::{Change, KEYS, Key, VirtioVif, VirtioWanted};
 pub use virtio_vifs::{AddedVirtio, Phase};

@@ -239,7 +239,7 @@ impl<W: World> VifState<W> {
 
 impl<W: World> Hosting<'_, W> {
     /// Sets what may enter by a port from now on. Frames that have already entered are forwarded.
-    pub fn set_policy(&mut self, port: PortId, policy: &Arc<PortPolicy>) {
+    pub(crate) fn set_policy(&mut self, port: PortId, policy: &Arc<PortPolicy>) {
         command(self.engines, port, |id| Command::SetPolicy { id, policy: Arc::clone(policy) });
     }
 }

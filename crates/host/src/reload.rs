@@ -24,11 +24,10 @@ impl<W: World> Host<W> {
     pub fn reload(
         &mut self,
         described: Vec<VirtioWanted>,
-        uplink: Option<&str>,
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<DescriptionChanges, String> {
-        self.refuse_described(&described, uplink).map_or(Ok(()), Err)?;
+        self.refuse_described(&described).map_or(Ok(()), Err)?;
         let is_left = |vif: &&VirtioVif<W>| {
             !vif.is_added() && described.iter().all(|it| it.name != vif.state.name)
         };
@@ -51,7 +50,7 @@ impl<W: World> Host<W> {
 
     /// Why vifs cannot be as described beside those that the description does not have; `None` if
     /// they can. The description itself is free of contradictions.
-    fn refuse_described(&self, described: &[VirtioWanted], uplink: Option<&str>) -> Option<String> {
+    fn refuse_described(&self, described: &[VirtioWanted]) -> Option<String> {
         let is_described = |state: &VifState<W>| {
             let vif = self.virtio().find(|vif| vif.state.name == state.name);
             vif.is_some_and(|vif| !vif.is_added())
@@ -72,7 +71,7 @@ impl<W: World> Host<W> {
                      name, or remove that one with `ringway vif remove`"
                 ));
             }
-            if uplink == Some(name) {
+            if self.uplink_name() == Some(name) {
                 return Some(format!("{name} is the name of the uplink: choose another"));
             }
             let of_macs = || self.refuse_macs(wanted, others.iter().copied());

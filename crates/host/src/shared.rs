@@ -159,7 +159,7 @@ impl Shared {
     ///
     /// # Errors
     /// There are too many VLANs.
-    pub fn join_uplink(
+    pub(crate) fn join_uplink(
         &self,
         port: PortId,
         vlan: &VlanRules,

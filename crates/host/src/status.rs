@@ -16,12 +16,13 @@ use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::around::{Around, OtherPort};
 use crate::connection::Connection;
 use crate::device::{Link, Place, Purpose};
 use crate::host::Host;
 use crate::limited::{flood_limit, storm_limits};
+use crate::other_port::OtherPort;
 use crate::shared::Shared;
+use crate::uplink::UplinkPort;
 use crate::vif_state::VifState;
 use crate::world::{Parts, World};
 use crate::xen::XenVif;
@@ -72,7 +73,6 @@ impl<W: World> Host<W> {
     /// The status of all vifs, of the uplink and of the switch.
     pub(crate) fn status(
         &self,
-        around: &Around<'_>,
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<BackendStatus, Lost> {
@@ -81,7 +81,7 @@ impl<W: World> Host<W> {
         // What is so, not what was configured: an administrator may move devices.
         let has_devices = self.states().any(|state| state.device.is_some());
         let links = has_devices.then(|| parts.devices.links()).flatten();
-        let name_of = |port| self.name_at(port, around);
+        let name_of = |port| self.name_at(port);
         let view = View { shared, now, roster, links: links.as_deref(), name_of: &name_of };
         let mut vifs = Vec::new();
         for (vif, xen) in self.vifs() {
@@ -91,7 +91,7 @@ impl<W: World> Host<W> {
             vifs.push(view.xen_vif(vif, xen, guest));
         }
         vifs.extend(self.virtio.iter().map(|vif| vif.describe(view.vif(&vif.state))));
-        let uplink = around.uplink.as_ref();
+        let uplink = self.uplink.as_ref().map(UplinkPort::describe);
         Ok(BackendStatus {
             vifs,
             uplink: uplink.map(|uplink| uplink.status(&shared.switch, parts.engines)),
@@ -101,11 +101,11 @@ impl<W: World> Host<W> {
         })
     }
 
-    fn name_at(&self, port: PortId, around: &Around<'_>) -> String {
+    fn name_at(&self, port: PortId) -> String {
         let vif = self.states().find(|state| state.has_port(port));
-        let uplink = around.uplink.as_ref().filter(|uplink| uplink.port == port);
+        let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
         let name = vif.map(|vif| vif.name.clone());
-        let name = name.or_else(|| uplink.map(|uplink| uplink.name.to_owned()));
+        let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
         name.unwrap_or_else(|| format!("port {port}"))
     }
 }

@@ -14,9 +14,12 @@ use ringway_engine::{Stations, Weight};
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{PortId, PortPolicy, Role, TooManyVlans};
 
-use crate::around::OtherPort;
+use crate::comparison::Followed;
+use crate::device::Keeper;
+use crate::other_port::OtherPort;
 use crate::shared::Shared;
 use crate::status::{fdb_status, groups_status};
+use crate::uplink::UplinkPort;
 use crate::world::{Hosting, QueueOf, World};
 
 /// The rules of all vifs of a tenant.
@@ -28,12 +31,11 @@ pub struct TenantRules {
     role: Role,
 }
 
-/// Its tenants.
-#[derive(Debug)]
-pub struct Tenants {
+/// Its tenants, and the uplink beside them.
+pub struct Tenants<W: World> {
     by_name: BTreeMap<String, Tenant>,
-    /// The port and the name of the uplink.
-    uplink: Option<(PortId, String)>,
+    /// The uplink of the switch, if it has one.
+    pub uplink: Option<UplinkPort<W>>,
 }
 
 #[derive(Debug)]
@@ -42,9 +44,9 @@ struct Tenant {
     counters: Vec<Arc<QueueCounters>>,
 }
 
-impl Tenants {
+impl<W: World> Tenants<W> {
     /// No tenants, beside this uplink.
-    pub fn new(uplink: Option<(PortId, String)>) -> Tenants {
+    pub fn new(uplink: Option<UplinkPort<W>>) -> Tenants<W> {
         Tenants { by_name: BTreeMap::new(), uplink }
     }
 
@@ -52,7 +54,7 @@ impl Tenants {
     ///
     /// # Errors
     /// The switch has no room, or this host lacks threads. Then nothing was done.
-    pub fn attach<W: World>(
+    pub fn attach(
         &mut self,
         tenant: &str,
         queues: Vec<(QueueOf<W>, Arc<QueueCounters>)>,
@@ -75,7 +77,7 @@ impl Tenants {
     }
 
     /// Changes what a tenant may use, if it is attached.
-    pub fn allow<W: World>(&self, tenant: &str, rules: &TenantRules, hosting: &mut Hosting<'_, W>) {
+    pub fn allow(&self, tenant: &str, rules: &TenantRules, hosting: &mut Hosting<'_, W>) {
         let Some(port) = self.by_name.get(tenant).map(|tenant| tenant.port) else { return };
         let policy = rules.join(port, hosting.shared).unwrap_or_else(|error| {
             tracing::warn!("{error}: the frames of this tenant are not forwarded");
@@ -86,7 +88,7 @@ impl Tenants {
     }
 
     /// Assigns a tenant's addresses to its port, so that no other port can take them.
-    fn assign<W: World>(&self, port: PortId, rules: &TenantRules, hosting: &Hosting<'_, W>) {
+    fn assign(&self, port: PortId, rules: &TenantRules, hosting: &Hosting<'_, W>) {
         let shared = &hosting.shared;
         let (own, addresses_max) = match &rules.own {
             Some(own) => (&own[..], 1),
@@ -107,7 +109,7 @@ impl Tenants {
     }
 
     /// Takes the queues of a tenant back, if it is attached. Returns whether it was.
-    pub fn remove<W: World>(&mut self, tenant: &str, hosting: &mut Hosting<'_, W>) -> bool {
+    pub fn remove(&mut self, tenant: &str, hosting: &mut Hosting<'_, W>) -> bool {
         let gone = self.by_name.remove(tenant);
         let gone = gone.map(|gone| hosting.shared.release_port(gone.port, hosting.engines));
         gone.is_some()
@@ -118,12 +120,22 @@ impl Tenants {
         self.by_name.iter().find(|(_, tenant)| tenant.port == port).map(|(name, _)| name.as_str())
     }
 
-    /// The status of their ports, of this uplink and of the switch.
-    pub fn status<W: World>(
-        &self,
-        uplink: Option<&OtherPort<'_>>,
-        hosting: &mut Hosting<'_, W>,
-    ) -> BackendStatus {
+    /// Follows what has become of the device of the uplink, if it is time to.
+    pub fn follow_uplink(&mut self, hosting: &mut Hosting<'_, W>) {
+        let now = hosting.now;
+        let Some(uplink) = &mut self.uplink else { return };
+        if !hosting.shared.comparison.take_due(true, now) {
+            return;
+        }
+        let followed = match hosting.devices.keeper().and_then(Keeper::read_links) {
+            Some(links) => uplink.follow_device(Some(&links), hosting),
+            None => Followed::Again,
+        };
+        hosting.shared.comparison.done(followed, now);
+    }
+
+    /// The status of their ports, of the uplink and of the switch.
+    pub fn status(&self, hosting: &mut Hosting<'_, W>) -> BackendStatus {
         let Hosting { shared, engines, now, .. } = hosting;
         let switch = &shared.switch;
         let name_of = |port| self.port_name(port);
@@ -134,7 +146,7 @@ impl Tenants {
         };
         BackendStatus {
             trunks: self.by_name.iter().map(trunk_status).collect(),
-            uplink: uplink.map(|uplink| uplink.status(switch, *engines)),
+            uplink: self.uplink.as_ref().map(|uplink| uplink.describe().status(switch, *engines)),
             fdb: fdb_status(switch, shared.ticks(*now), name_of),
             groups: groups_status(switch, name_of),
             ..BackendStatus::default()
@@ -143,8 +155,8 @@ impl Tenants {
 
     fn port_name(&self, port: PortId) -> String {
         let name = self.at(port).map(|tenant| format!("trunk-{tenant}"));
-        let uplink = self.uplink.as_ref().filter(|(uplink, _)| *uplink == port);
-        let name = name.or_else(|| uplink.map(|(_, name)| name.clone()));
+        let uplink = self.uplink.as_ref().filter(|uplink| uplink.port == port);
+        let name = name.or_else(|| uplink.map(|uplink| uplink.name.clone()));
         name.unwrap_or_else(|| format!("port {port}"))
     }
 }

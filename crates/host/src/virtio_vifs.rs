@@ -11,15 +11,13 @@ use crate::world::{Parts, World};
 
 /// A virtio vif to add.
 #[derive(Debug)]
-pub struct AddedVirtio<'a> {
+pub struct AddedVirtio {
     /// What is wanted.
     pub wanted: VirtioWanted,
     /// Whether it is added while the host runs, and is not in the description.
     pub at_run_time: bool,
     /// Whether all other vifs are known.
     pub phase: Phase,
-    /// The name of the uplink, if there is one.
-    pub uplink: Option<&'a str>,
 }
 
 /// Whether all vifs of the description are known.
@@ -38,13 +36,13 @@ impl<W: World> Host<W> {
     /// Why it cannot be served, with the remedy.
     pub fn add_virtio(
         &mut self,
-        added: AddedVirtio<'_>,
+        added: AddedVirtio,
         session: impl FnOnce() -> io::Result<W::Session>,
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<(), String> {
         self.refuse_virtio(&added).map_or(Ok(()), Err)?;
-        let AddedVirtio { wanted, at_run_time, phase, .. } = added;
+        let AddedVirtio { wanted, at_run_time, phase } = added;
         // A user sees at once that a bridge is missing; at the start it may appear later. So it may
         // where a supervisor, which has seen that it is there, passes the device.
         let may_wait = phase == Phase::Start || parts.devices.keeper().is_none();
@@ -62,13 +60,13 @@ impl<W: World> Host<W> {
     }
 
     /// Why a new vif cannot be served beside the others; `None` if it can.
-    fn refuse_virtio(&self, added: &AddedVirtio<'_>) -> Option<String> {
-        let AddedVirtio { wanted, uplink, .. } = added;
+    fn refuse_virtio(&self, added: &AddedVirtio) -> Option<String> {
+        let (wanted, uplink) = (&added.wanted, self.uplink_name());
         let VirtioWanted { name, rules, .. } = wanted;
         if self.states().any(|state| state.name == *name) {
             return Some(format!("a vif {name} exists already"));
         }
-        if *uplink == Some(name) {
+        if uplink == Some(name) {
             return Some(format!("{name} is the name of the uplink: choose another"));
         }
         let of_mirror = || refuse_mirror(self.states(), name, &rules.mirror);
@@ -77,7 +75,7 @@ impl<W: World> Host<W> {
             return of_mirror();
         }
         let of_pair = || refuse_pair(self.states(), name, rules.link_local_to.as_deref());
-        let of_ports = || refuse_ports(self.states(), *uplink, &rules.mirror);
+        let of_ports = || refuse_ports(self.states(), uplink, &rules.mirror);
         self.refuse_macs(wanted, self.states())
             .or_else(of_pair)
             .or_else(of_mirror)

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use ringway_datapath::DropReason;
-use ringway_host::vif_name;
+use ringway_host::{Host, vif_name};
 use ringway_loopback::Holdings;
 use ringway_xenbus::Vif;
 use ringway_xenbus::limits::LinkState;
@@ -157,8 +157,8 @@ impl World {
     fn check_ports(&self) -> Checked {
         let Some(backend) = &self.backend else { return Ok(()) };
         let vifs = backend.host.states().filter_map(|state| state.connection.as_ref());
-        let uplink = self.plane.workers.as_ref().and_then(|workers| workers.uplink);
-        let known = vifs.map(|vif| vif.ports().count()).sum::<usize>() + uplink.iter().count();
+        let uplinks = backend.host.uplink.iter().count();
+        let known = vifs.map(|vif| vif.ports().count()).sum::<usize>() + uplinks;
         let ports = backend.host.shared.ports_in_use();
         ensure(ports == known, Rule::Release, || {
             format!("{ports} ports are in use, and only {known} by vifs and the uplink")
@@ -279,9 +279,10 @@ impl World {
         self.check_ovs_release()?;
         let left = self.toolstack.leftovers().map_err(|error| refused(&error))?;
         ensure(left.is_empty(), Rule::Release, || format!("nodes are left: {left:?}"))?;
-        let shared = &mut self.backend.as_mut().expect("the backend lives").host.shared;
-        if let Some(uplink) = self.plane.workers.as_ref().and_then(|workers| workers.uplink) {
-            shared.release_port(uplink, &mut self.plane);
+        let Host { shared, uplink, .. } =
+            &mut self.backend.as_mut().expect("the backend lives").host;
+        if let Some(uplink) = uplink.take() {
+            shared.release_port(uplink.port, &mut self.plane);
             self.plane.flaw.take().map_or(Ok(()), Err)?;
         }
         let ports = shared.ports_in_use();

@@ -10,8 +10,8 @@ use std::time::{Instant, SystemTime};
 
 use ringway_calls::BackendRequest;
 use ringway_host::{
-    AddedVirtio, Around, CallReply, Charged, Connection, Devices, Event, EventOf, Followed, Host,
-    HostConfig, Hosting, MemoryOf, NotDone, OtherPort, Parts, Phase, Retried, Scope, Session as _,
+    AddedVirtio, CallReply, Charged, Connection, Devices, Event, EventOf, Followed, Host,
+    HostConfig, Hosting, MemoryOf, NotDone, Parts, Phase, Retried, Scope, Session as _,
     SessionEventOf, Shared, VifState, VirtioVif, World, unlimited, watch,
 };
 use ringway_host_shell::{SessionEvent, VhostSession, VhostVif};
@@ -298,15 +298,10 @@ impl Process {
         request: &BackendRequest,
         plane: &mut DataPlane,
     ) -> Result<CallReply, NotDone> {
-        let uplink = uplink_of(plane);
-        let around = Around {
-            uplink: uplink.map(|(name, port)| OtherPort { port, name, counters: &[], fault: None }),
-            wall: SystemTime::UNIX_EPOCH,
-        };
-        let now = plane.now;
+        let (wall, now) = (SystemTime::UNIX_EPOCH, plane.now);
         let Process { host, store, hypervisor, devices, notes, .. } = self;
         let parts = &mut Parts { store, engines: plane, hypervisor, devices, notes };
-        host.call(request, around, now, parts)
+        host.call(request, wall, now, parts)
     }
 
     /// Handles one pending event, if there is one, or gives one vif its turn.
@@ -324,7 +319,7 @@ impl Process {
 
     fn take_turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
         let now = plane.now;
-        self.host.follow_ports(uplink_of(plane));
+        self.host.follow_ports();
         if let Some(down) = self.host.shared.next_report(plane) {
             self.on(Event::QueueDown(down), plane)?;
             return Ok(true);
@@ -434,7 +429,7 @@ impl Process {
         let queue = move |pair, counters: &_| Port::of_pair(pair, counters, owner.clone(), canary);
         let session = || VhostSession::new(config, source, queue);
         let (wanted, phase) = (config.wanted.clone(), Phase::Start);
-        let added = AddedVirtio { wanted, at_run_time: false, phase, uplink: None };
+        let added = AddedVirtio { wanted, at_run_time: false, phase };
         let now = plane.now;
         let Process { host, store, hypervisor, devices, notes, .. } = self;
         let mut parts = Parts { store, engines: plane, hypervisor, devices, notes };
@@ -545,9 +540,4 @@ fn is_readable(waker: Option<(BorrowedFd<'_>, PollFlags)>) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
     poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
-}
-
-/// The uplink, with its name for calls.
-fn uplink_of(plane: &DataPlane) -> Option<(&'static str, PortId)> {
-    plane.workers.as_ref().and_then(|workers| workers.uplink).map(|port| ("uplink", port))
 }

@@ -80,9 +80,9 @@ impl World {
 
     pub(crate) fn move_some_queue(&mut self, guest: usize) -> Checked {
         let name = self.name_of(guest);
-        let ports = self.backend.as_ref().map(|backend| backend.ports_of(&name));
-        let uplink = self.plane.workers.as_ref().and_then(|workers| workers.uplink);
-        let ports: Vec<PortId> = ports.into_iter().flatten().chain(uplink).collect();
+        let Some(backend) = &self.backend else { return Ok(()) };
+        let uplink = backend.host.uplink.as_ref().map(|uplink| uplink.port);
+        let ports: Vec<PortId> = backend.ports_of(&name).chain(uplink).collect();
         if ports.is_empty() {
             return Ok(());
         }

@@ -31,8 +31,6 @@ pub(crate) struct Workers {
     pub(crate) counters: Vec<Arc<QueueCounters>>,
     /// The ports in use, and their owners; `None` for those of hostile guests.
     ports: BTreeMap<PortId, Option<Owner>>,
-    /// The port of the uplink, if there is one.
-    pub(crate) uplink: Option<PortId>,
 }
 
 /// The configuration of a backend's process.
@@ -63,7 +61,6 @@ impl Workers {
             failures: VecDeque::new(),
             counters: Vec::new(),
             ports: BTreeMap::new(),
-            uplink: None,
         };
         started.publish();
         started

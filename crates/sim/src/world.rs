@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ringway_datapath::{MacAddr, QueueCounters, VlanRules};
-use ringway_engine::{Capture, Stations};
-use ringway_host::{Hosting, unlimited, vif_name};
+use ringway_engine::Capture;
+use ringway_host::{Hosting, UplinkPort, UplinkRules, vif_name};
 use ringway_hypervisor::Hypervisor as _;
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_steering::FlowKey;
@@ -32,6 +32,7 @@ use crate::marks::Mark;
 use crate::notes::KeptNotes;
 use crate::plane::DataPlane;
 use crate::plugger::Plugger;
+use crate::port::Port;
 use crate::process::{Process, WatchedDomain};
 use crate::scenario::{HOST, LIVES_MAX, Scenario, Uplink, mac_of};
 use crate::settings::Settings;
@@ -408,21 +409,14 @@ impl World {
     /// Attaches the switch's uplink.
     fn attach_uplink(&mut self, process: &mut Process, tap: &Tap) -> io::Result<()> {
         let Some(Uplink { queues, .. }) = self.scenario.uplink else { return Ok(()) };
-        let shared = &mut process.host.shared;
-        let id = shared.allocate_port()?;
-        if let Some(workers) = &mut self.plane.workers {
-            workers.uplink = Some(id);
-        }
-        let policy = shared.join_uplink(id, &VlanRules::default(), self.plane.now);
-        let policy = policy.map_err(io::Error::other)?;
         tap.reopen(queues);
         let counters: Vec<Arc<QueueCounters>> = (0..queues).map(|_| Arc::default()).collect();
         let queues = tap.queues(&counters).into_iter().zip(counters);
-        let queues = queues.map(|(queue, counters)| (queue.into(), counters));
-        let attach = |hosting: &mut Hosting<'_, _>| {
-            hosting.attach(id, &policy, (&unlimited(), Stations::Many), queues)
-        };
-        process.act(&mut self.plane, attach)?;
+        let queues = queues.map(|(queue, counters)| (Port::from(queue), counters)).collect();
+        let rules = UplinkRules::without_limits(VlanRules::default());
+        let attach =
+            |hosting: &mut Hosting<'_, _>| UplinkPort::attach("uplink", &rules, queues, hosting);
+        process.host.uplink = Some(process.act(&mut self.plane, attach)?);
         let uplink = |station: &&Station| self.plane.devices[station.device].kind == Kind::Uplink;
         for station in self.plane.stations.iter().filter(uplink) {
             let device = &self.plane.devices[station.device];

@@ -41,6 +41,15 @@ pub struct UplinkRules {
     pub storm: StormLimits,
 }
 
+impl UplinkRules {
+    /// Those of an uplink that is in these VLANs and behind which all routers are. What is there
+    /// has its own limits.
+    pub fn without_limits(vlan: VlanRules) -> UplinkRules {
+        let (multicast_router, storm) = (MulticastRouter::Always, StormLimits::NONE);
+        UplinkRules { vlan, multicast_router, storm }
+    }
+}
+
 /// Makes the device of the uplink, or takes it over.
 ///
 /// # Errors

@@ -1,11 +1,9 @@
 //! Calls of administrators, and what follows for the switch.
 
-use std::time::SystemTime;
-
 use ringway_calls::{BackendRequest, BackendStatus, Reconnect};
 use ringway_datapath::{MacAddr, Mirrored, PortRules};
-use ringway_host::{Around, CallReply, Event, Host, OtherPort, Phase, VirtioWanted};
-use ringway_switch::{MIRRORS_MAX, PortId};
+use ringway_host::{CallReply, Event, Host, Phase, VirtioWanted};
+use ringway_switch::MIRRORS_MAX;
 
 use crate::world::{Act, Machine, wanted};
 use crate::{MAC, bridged, machine};
@@ -33,7 +31,7 @@ fn connect(machine: &mut Machine, wanted: VirtioWanted) {
 
 /// Follows what has changed at the ports, as each turn of a process does.
 fn follow_ports(machine: &mut Machine) {
-    machine.act(|host: &mut Host<_>, _, _| host.follow_ports(None));
+    machine.act(|host: &mut Host<_>, _, _| host.follow_ports());
 }
 
 fn linked(name: &str, to: &str) -> VirtioWanted {
@@ -104,17 +102,13 @@ fn a_bridge_floods_by_itself_and_has_no_mirrors() {
 fn an_uplink_is_no_output_of_a_mirror() {
     let mut machine = machine();
     machine.add(wanted("vm1", None), Phase::Serving).expect("it can be");
-    let mut call = |request: &BackendRequest| {
-        let port = OtherPort { port: PortId(60), name: "ringway0", counters: &[], fault: None };
-        let around = Around { uplink: Some(port), wall: SystemTime::UNIX_EPOCH };
-        let reply = machine.act(|host, now, parts| host.call(request, around, now, parts));
-        reply.map_err(|error| error.to_string())
-    };
-    let refused = call(&limit("ringway0", "mirror", "vm1")).expect_err("it has other frames");
+    machine.attach_uplink();
+    let mut call = |vif, key, value| machine.call(&limit(vif, key, value));
+    let refused = call("ringway0", "mirror", "vm1").expect_err("it has other frames");
     assert!(refused.ends_with("carries only copies: expected a vif"), "{refused}");
-    let refused = call(&limit("ringway0", "weight", "1")).expect_err("it is no vif");
+    let refused = call("ringway0", "weight", "1").expect_err("it is no vif");
     assert!(refused.starts_with("there is no vif \"ringway0\""), "{refused}");
-    call(&limit("vm1", "mirror", "ringway0")).expect("its frames are copied");
+    call("vm1", "mirror", "ringway0").expect("its frames are copied");
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn an_address_is_the_first_vifs_and_the_others_when_that_is_gone() {
 #[test]
 fn a_mirror_gets_no_copies_of_copies() {
     let mut machine = machine();
+    machine.attach_uplink();
     machine.add(wanted("vm1", None), Phase::Serving).expect("it can be");
     machine.add(with("out", mirror("vm1")), Phase::Serving).expect("it can be");
     assert_eq!(machine.shown("out").mirror, ["vm1"]);

@@ -173,6 +173,7 @@ fn a_vif_with_two_panics_accepts_no_front_end_until_it_is_released() {
 #[test]
 fn a_vif_that_cannot_be_beside_the_others_is_refused() {
     let mut machine = machine();
+    machine.attach_uplink();
     let mac = Some(MacAddr(MAC));
     let first = ringway_host::VirtioWanted { mac, ..wanted("vm1", None) };
     machine.add(first.clone(), Phase::Serving).expect("it can be");

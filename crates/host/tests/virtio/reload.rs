@@ -26,7 +26,7 @@ fn pair() -> Machine {
 
 fn add_at_run_time(machine: &mut Machine, wanted: VirtioWanted) {
     let phase = Phase::Serving;
-    let added = AddedVirtio { wanted, at_run_time: true, phase, uplink: None };
+    let added = AddedVirtio { wanted, at_run_time: true, phase };
     let added =
         machine.act(|host, now, parts| host.add_virtio(added, || Ok(Front::default()), now, parts));
     added.expect("it can be");
@@ -34,7 +34,7 @@ fn add_at_run_time(machine: &mut Machine, wanted: VirtioWanted) {
 
 fn reload(machine: &mut Machine, described: &[VirtioWanted]) -> Result<DescriptionChanges, String> {
     let described = described.to_vec();
-    machine.act(|host, now, parts| host.reload(described, Some("ringway0"), now, parts))
+    machine.act(|host, now, parts| host.reload(described, now, parts))
 }
 
 fn weighted(name: &str, weight: u16) -> VirtioWanted {
@@ -138,6 +138,7 @@ fn what_is_not_described_any_more_is_gone_and_what_is_new_is_left_to_the_caller(
 #[test]
 fn a_description_that_cannot_be_applied_changes_nothing() {
     let mut machine = pair();
+    machine.attach_uplink();
     let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));
     add_at_run_time(&mut machine, VirtioWanted { mac, ..wanted("added", None) });
     let mirror = |port: &str| PortRules {

@@ -22,7 +22,7 @@ fn rules(vlans: u16) -> TenantRules {
 }
 
 fn attach(
-    tenants: &mut Tenants,
+    tenants: &mut Tenants<Quiet>,
     machine: &mut Machine,
     name: &str,
     rules: &TenantRules,
@@ -31,8 +31,8 @@ fn attach(
     act(machine, |hosting| tenants.attach(name, queues, rules, hosting))
 }
 
-fn status(tenants: &Tenants, machine: &mut Machine) -> BackendStatus {
-    act(machine, |hosting| tenants.status(None, hosting))
+fn status(tenants: &Tenants<Quiet>, machine: &mut Machine) -> BackendStatus {
+    act(machine, |hosting| tenants.status(hosting))
 }
 
 #[test]

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant, SystemTime};
 use ringway_calls::{BackendRequest, VifStatus};
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
-    QueueCounters, QueueDown, QueueTraits, Woken,
+    QueueCounters, QueueDown, QueueTraits, VlanRules, Woken,
 };
 use ringway_engine::steps::{Command, Engines, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
 use ringway_host::{
-    AddedVirtio, Around, CallReply, Devices, Event, EventOf, Host, HostConfig, MemoryOf, Parts,
-    Phase, Rings, Scope, Session, SessionHost, SessionPlace, Shared, VirtioVif, VirtioWanted,
-    World,
+    AddedVirtio, CallReply, Devices, Event, EventOf, Host, HostConfig, MemoryOf, Parts, Phase,
+    Rings, Scope, Session, SessionHost, SessionPlace, Shared, UplinkPort, UplinkRules, VirtioVif,
+    VirtioWanted, World,
 };
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_netback::{ControlRole, Interrupted, QueueParts};
@@ -355,6 +355,17 @@ impl Machine {
         self.devices.keeper().expect("it keeps devices").can_join = true;
     }
 
+    /// The switch has the uplink `ringway0`, of one queue.
+    pub(crate) fn attach_uplink(&mut self) {
+        let queues = vec![(Silent, Arc::default())];
+        let rules = UplinkRules::without_limits(VlanRules::default());
+        self.act(|host, now, parts| {
+            let hosting = &mut parts.split(&mut host.shared, now).1;
+            let uplink = UplinkPort::attach("ringway0", &rules, queues, hosting);
+            host.uplink = Some(uplink.expect("there is room"));
+        });
+    }
+
     /// Acts on the host.
     pub(crate) fn act<R>(
         &mut self,
@@ -365,7 +376,7 @@ impl Machine {
     }
 
     pub(crate) fn add(&mut self, wanted: VirtioWanted, phase: Phase) -> Result<(), String> {
-        let added = AddedVirtio { wanted, at_run_time: false, phase, uplink: Some("ringway0") };
+        let added = AddedVirtio { wanted, at_run_time: false, phase };
         self.act(|host, now, parts| host.add_virtio(added, || Ok(Front::default()), now, parts))
     }
 
@@ -392,8 +403,8 @@ impl Machine {
     }
 
     pub(crate) fn call(&mut self, request: &BackendRequest) -> Result<CallReply, String> {
-        let around = Around { uplink: None, wall: SystemTime::UNIX_EPOCH };
-        let reply = self.act(|host, now, parts| host.call(request, around, now, parts));
+        let wall = SystemTime::UNIX_EPOCH;
+        let reply = self.act(|host, now, parts| host.call(request, wall, now, parts));
         reply.map_err(|error| error.to_string())
     }
 
