@@ -1,11 +1,10 @@
 //! The device of the uplink, and devices that nothing needs any more.
 
-use ringway_datapath::{MacAddr, MulticastRouter, VlanRules};
+use ringway_datapath::{MacAddr, VlanRules};
 use ringway_host::{
     Kernel as _, Link, LinkSetting, Purpose, Tap as _, Uplink, UplinkRules, delete_devices,
     open_uplink, uplink_obstacle,
 };
-use ringway_switch::StormLimits;
 
 use crate::place::{Device, OWNER, Place, bridged};
 
@@ -16,11 +15,7 @@ fn uplink(addresses: &[&str], mtu: u32) -> Uplink {
         addresses: addresses.iter().map(|it| (it.parse().expect("an address"), 24)).collect(),
         queues: 1,
         mtu,
-        rules: UplinkRules {
-            vlan: VlanRules::default(),
-            multicast_router: MulticastRouter::Always,
-            storm: StormLimits::NONE,
-        },
+        rules: UplinkRules::without_limits(VlanRules::default()),
     }
 }
 

@@ -13,7 +13,7 @@ fn limit(vif: &str, limit: &str, value: &str) -> BackendRequest {
     BackendRequest::SetLimit { vif, limit, value }
 }
 
-fn status(machine: &mut Machine) -> BackendStatus {
+pub(crate) fn status(machine: &mut Machine) -> BackendStatus {
     match machine.call(&BackendRequest::Status) {
         Ok(CallReply::Status(status)) => *status,
         other => panic!("{other:?} is no status"),

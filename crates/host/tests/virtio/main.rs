@@ -9,6 +9,7 @@ mod reload;
 mod rules;
 mod take_over;
 mod tenants;
+mod uplink;
 mod world;
 
 use std::io;
