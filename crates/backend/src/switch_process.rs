@@ -15,12 +15,10 @@ use ringway_control::{
 };
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_host::{Purpose, Shared, TenantRules, Tenants, UplinkPort};
-use ringway_hypervisor::Hypervisor;
 use ringway_netback::{FrontendFeatures, QueueParts, VifQueue};
 use ringway_sys::poll::{Source, Turns, readable, take_turns};
 use ringway_tap::VifOrTap;
-use ringway_trunk::{End, PEER, SwitchQueue, TrunkEvent, TrunkGrants, TrunkMemory};
-use ringway_wire::{DomId, EvtchnPort};
+use ringway_trunk::{End, PEER, SwitchQueue, Trunks};
 
 use crate::config::BackendConfig;
 use crate::machinery::{AnyQueue, HostingOf, Machinery};
@@ -31,35 +29,6 @@ use crate::vif_or_trunk::VifOrTrunk;
 
 /// Orders that are carried out before other work gets a turn.
 const ORDERS_MAX: usize = 256; // not a limit: a batch, the rest follows
-
-/// Replaces a hypervisor: the supervisor hands over complete trunks.
-struct Trunks;
-
-impl Hypervisor for Trunks {
-    type Memory = TrunkMemory;
-    type Grants = TrunkGrants;
-    type Event = TrunkEvent;
-
-    fn domid(&self) -> DomId {
-        PEER
-    }
-
-    fn memory(&self) -> io::Result<TrunkMemory> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn grants(&self) -> io::Result<TrunkGrants> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn alloc_unbound(&self, _remote: DomId) -> io::Result<TrunkEvent> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn bind_interdomain(&self, _remote: DomId, _port: EvtchnPort) -> io::Result<TrunkEvent> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-}
 
 struct SwitchProcess {
     shared: Shared,

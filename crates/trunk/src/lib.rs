@@ -15,6 +15,7 @@
 
 mod bell;
 mod grants;
+mod hypervisor;
 mod memory;
 
 use std::io;
@@ -30,6 +31,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 pub use bell::TrunkEvent;
 pub use grants::TrunkGrants;
+pub use hypervisor::Trunks;
 pub use memory::TrunkMemory;
 
 /// Queues that a trunk may have.
