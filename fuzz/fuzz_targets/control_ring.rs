@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::str::from_utf8;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use libfuzzer_sys::fuzz_target;
 use ringway_datapath::{Budget, FrameBatch, OffloadCaps, PortQueue, QueueCounters, QueueDown};
@@ -15,7 +16,7 @@ use ringway_fuzz::Input;
 use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, scribble};
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{ControlParts, ControlRole, FrontendFeatures, QueueParts, VifQueue};
+use ringway_netback::{Changes, ControlParts, ControlRole, FrontendFeatures, QueueParts, VifQueue};
 use ringway_ring::{Control, FrontRing, Rx, Tx};
 use ringway_steering::QueueIndex;
 use ringway_steering::control::{HashControl, TEXT_LEN_MAX};
@@ -88,8 +89,9 @@ struct Guest<'m> {
     /// The rings: tx, rx, control. Then a page that messages may name.
     granted: GrantedPages,
     settings: Arc<Mutex<HashControl>>,
-    /// What the backend noted last.
-    noted: Arc<Mutex<String>>,
+    changes: Arc<Changes>,
+    /// What was noted last.
+    noted: String,
     /// The ids and types of messages without a response, as long as nothing else is in the ring.
     expected: Option<VecDeque<(u16, u16)>>,
     may_host_fail: bool,
@@ -104,8 +106,10 @@ impl<'m> Guest<'m> {
         drop((FrontRing::<Tx>::new(page(0)), FrontRing::<Rx>::new(page(1))));
         let start = if input.flag() { u32::MAX - u32::from(input.u8()) } else { 0 };
         let front = FrontRing::starting_at(page(2), start);
-        let (settings, noted) = (Arc::default(), Arc::default());
-        let back = attach(machine, &granted, &settings, &noted, 1 + input.below(QUEUES_MAX));
+        let settings = Arc::<Mutex<HashControl>>::default();
+        let changes = Arc::new(Changes::new(Waker::noop().clone()));
+        let noted = lock(&settings).to_string();
+        let back = attach(machine, &granted, &settings, &changes, 1 + input.below(QUEUES_MAX));
         let back = back.expect("new rings are sound");
         Guest {
             machine,
@@ -113,6 +117,7 @@ impl<'m> Guest<'m> {
             front,
             granted,
             settings,
+            changes,
             noted,
             expected: Some(VecDeque::new()),
             may_host_fail: false,
@@ -124,7 +129,8 @@ impl<'m> Guest<'m> {
         self.steps += 1;
         match input.u8() % 16 {
             0..=5 => self.send(input),
-            6..=10 => self.serve(pool)?,
+            6..=9 => self.serve(pool)?,
+            10 => self.changes.note(|| self.noted = lock(&self.settings).to_string()),
             11..=12 => self.write_page(input),
             13 => self.disturb(input),
             14 => self.replace_backend(input)?,
@@ -163,17 +169,17 @@ impl<'m> Guest<'m> {
         let _ = self.front.publish_requests();
     }
 
-    /// Has the backend carry out one message, and compares the response with it.
+    /// Has the backend carry out one message, or respond to one, and compares the response with it.
     fn serve(&mut self, pool: &mut StalePool) -> Result<(), QueueDown> {
         let before = lock(&self.settings).to_string();
         let outcome = self.back.ingress(Budget::BATCH, &mut pool.pool, &mut FrameBatch::new());
         let after = lock(&self.settings).to_string();
-        assert_eq!(*lock(&self.noted), after, "the note is older than the response");
         let Some(expected) = &mut self.expected else { return outcome };
         let mut responses = [CtrlResponse::default(); CTRL_RING_SLOTS];
         let count = self.front.peek_responses(&mut responses).expect("the backend is honest");
         self.front.consume(count);
         assert!(count <= 1, "a message takes the place of a guest's own frames");
+        assert!(count == 0 || self.noted == after, "the note is older than the response");
         for CtrlResponse { id, kind, status, data } in responses[..count].iter().copied() {
             //= netif.h:ctrl-response
             assert_eq!(Some((id, kind)), expected.pop_front(), "responses in order");
@@ -205,11 +211,15 @@ impl<'m> Guest<'m> {
 
     /// Ends the backend. The next one knows what was noted, and may serve another number of queues.
     fn replace_backend(&mut self, input: &mut Input<'_>) -> Result<(), QueueDown> {
-        let read = HashControl::from_text(&lock(&self.noted));
-        assert!(has_same_text(&lock(&self.settings), &read), "the next backend steers otherwise");
+        let read = HashControl::from_text(&self.noted);
+        if !self.changes.has_unnoted() {
+            let is_same = has_same_text(&lock(&self.settings), &read);
+            assert!(is_same, "the next backend steers otherwise");
+        }
+        self.changes = Arc::new(Changes::new(Waker::noop().clone()));
         self.settings = Arc::new(Mutex::new(read.expect("it has a text")));
         let queues = 1 + input.below(QUEUES_MAX);
-        self.back = attach(self.machine, &self.granted, &self.settings, &self.noted, queues)?;
+        self.back = attach(self.machine, &self.granted, &self.settings, &self.changes, queues)?;
         Ok(())
     }
 }
@@ -219,7 +229,7 @@ fn attach(
     machine: &Machine,
     granted: &GrantedPages,
     settings: &Arc<Mutex<HashControl>>,
-    noted: &Arc<Mutex<String>>,
+    changes: &Arc<Changes>,
     queues: usize,
 ) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, QueueDown> {
     let mut back = VifQueue::attach(QueueParts {
@@ -235,16 +245,13 @@ fn attach(
     let QueueEvents::Split { tx: event, .. } = machine.channels().1 else {
         unreachable!("the machine's channels are split")
     };
-    let noted = Arc::clone(noted);
     back.join_control(ControlRole::Serves(ControlParts {
         ring: machine.map(granted.grefs[2]),
         event,
         settings: Arc::clone(settings),
         queues: queues as u16,
-        publish: Box::new(move |settings| {
-            check_queues(settings, queues);
-            *lock(&noted) = settings.to_string();
-        }),
+        publish: Box::new(move |settings| check_queues(settings, queues)),
+        changes: Arc::clone(changes),
     }))?;
     Ok(back)
 }

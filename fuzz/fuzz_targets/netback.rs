@@ -20,7 +20,7 @@ use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, end_pa
 use ringway_fuzz::{Input, frames};
 use ringway_hypervisor::{Access, GrantTable};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{FrontendFeatures, MulticastControl, QueueParts, VifQueue};
+use ringway_netback::{Changes, FrontendFeatures, MulticastControl, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{
@@ -85,7 +85,7 @@ fn complete(waiting: &mut FrameQueue, pool: &mut StalePool) {
 struct Guest<'m> {
     machine: &'m Machine,
     back: VifQueue<LoopbackMemory, LoopbackEvent>,
-    multicast: Arc<MulticastControl>,
+    changes: Arc<Changes>,
     tx: FrontRing<Tx>,
     rx: FrontRing<Rx>,
     ring_pages: [SharedPages; 2],
@@ -137,8 +137,8 @@ impl<'m> Guest<'m> {
         let caps = if bits & 1 != 0 { OffloadCaps::ALL } else { OffloadCaps::NONE };
         let is_lending = bits & 4 != 0;
         let counters = Arc::new(QueueCounters::default());
-        let multicast = MulticastControl::new(Arc::default(), Waker::noop().clone());
-        let multicast = Arc::new(multicast);
+        let changes = Arc::new(Changes::new(Waker::noop().clone()));
+        let multicast = MulticastControl { filter: Arc::default(), changes: Arc::clone(&changes) };
         let parts = QueueParts {
             peer: GUEST,
             memory: machine.memory(),
@@ -146,7 +146,7 @@ impl<'m> Guest<'m> {
             rx_ring: machine.map(rings.grefs[1]),
             events,
             features: FrontendFeatures { caps, rx_notify: bits & 2 != 0 },
-            multicast: Some(Arc::clone(&multicast)),
+            multicast: Some(Arc::new(multicast)),
             counters: Arc::clone(&counters),
         };
         let back = VifQueue::attach(parts);
@@ -159,7 +159,7 @@ impl<'m> Guest<'m> {
         Some(Guest {
             machine,
             back,
-            multicast,
+            changes,
             tx,
             rx,
             ring_pages,
@@ -190,7 +190,7 @@ impl<'m> Guest<'m> {
             13 => {
                 self.back.arm()?;
                 self.back.woken(Woken::Unknown)?;
-                self.multicast.note(|_| ());
+                self.changes.note(|| ());
             }
             14 => self.disturb(input),
             _ => self.scribble(input),

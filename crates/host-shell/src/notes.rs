@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ringway_control::{RunDir, files};
-use ringway_host::{Note, Notes, Occupants, Writer, panic_line};
+use ringway_host::{Note, Notes, Occupants, panic_line};
 use ringway_switch::PortId;
 
 /// The notes of a process.
@@ -49,19 +49,11 @@ impl Notes for NoteFiles {
     fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()> {
         let path = self.path(note);
         let len = self.lens.entry(note.clone()).or_default();
-        let content = padded(content, len);
-        named(&path, open(&path).and_then(|mut file| file.write_all(&content)))
-    }
-
-    fn writer(&mut self, note: &Note) -> io::Result<Writer> {
-        let path = self.path(note);
-        let mut file = named(&path, open(&path))?;
-        let len = named(&path, file.metadata())?.len();
-        let mut len = usize::try_from(len).unwrap_or_default();
-        Ok(Box::new(move |content| {
-            let content = padded(content, &mut len);
-            named(&path, file.rewind().and_then(|()| file.write_all(&content)))
-        }))
+        *len = content.len().max(*len);
+        let mut content = content.to_vec();
+        content.resize(*len, b'\n');
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        named(&path, file.and_then(|mut file| file.write_all(&content)))
     }
 
     fn remove(&mut self, note: &Note) -> io::Result<()> {
@@ -78,18 +70,6 @@ impl Notes for NoteFiles {
     fn seconds(&self) -> u64 {
         seconds()
     }
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    File::options().write(true).create(true).truncate(false).open(path)
-}
-
-/// The new content of a file with that many bytes before.
-fn padded(content: &[u8], len: &mut usize) -> Vec<u8> {
-    *len = content.len().max(*len);
-    let mut content = content.to_vec();
-    content.resize(*len, b'\n');
-    content
 }
 
 fn named<T>(path: &Path, outcome: io::Result<T>) -> io::Result<T> {
@@ -148,10 +128,6 @@ mod tests {
         assert_eq!(next.read(&note, 100), b"a longer note");
         next.write(&note, b"short").expect("written");
         assert_eq!(next.read(&note, 100), b"short\n\n\n\n\n\n\n\n");
-        let mut writer = next.writer(&note).expect("opened");
-        writer(b"of an engine").expect("written");
-        writer(b"again").expect("written");
-        assert_eq!(next.read(&note, 100), b"again\n\n\n\n\n\n\n\n");
         next.remove(&note).expect("removed");
         next.remove(&note).expect("nothing is left");
         assert_eq!(next.read(&note, 100), b"");

@@ -13,16 +13,15 @@ mod calls;
 #[cfg(all(feature = "canary", debug_assertions))]
 pub mod canary;
 mod changes;
+mod chosen;
 mod comparison;
 mod connection;
 mod defaults;
 mod device;
-mod hashing;
 mod host;
 mod limited;
 mod log;
 mod mirrors;
-mod multicast;
 mod negotiated;
 mod notes;
 mod occupants;
@@ -61,7 +60,7 @@ pub use device::{
 pub use host::{Event, Host};
 pub use limited::{Limited, unlimited};
 pub use log::{LeftOut, LogAllowance};
-pub use notes::{Note, Notes, Retried, Writer};
+pub use notes::{Note, Notes, Retried};
 pub use occupants::Occupants;
 pub use ovs_ports::{OvsPorts, PortOrder};
 pub use quarantine::{Charged, PANICS_MAX, QUARANTINE_DURATION, Quarantine, panic_line, vif_name};

@@ -24,10 +24,6 @@ pub enum Note {
     Restarts,
 }
 
-/// Writes a note, as [`Notes::write`] does, from any thread and at once: for what has to be noted
-/// before a guest learns that it is done. It waits for nothing but the disk.
-pub type Writer = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
-
 /// Where notes are kept.
 pub trait Notes {
     /// The first bytes of a note, at most `len_max`, whatever an earlier process has left there.
@@ -41,12 +37,6 @@ pub trait Notes {
     /// The reason, with the name of the note.
     fn write(&mut self, note: &Note, content: &[u8]) -> io::Result<()>;
 
-    /// A writer of a note, for an engine.
-    ///
-    /// # Errors
-    /// The reason, with the name of the note.
-    fn writer(&mut self, note: &Note) -> io::Result<Writer>;
-
     /// Removes a note, if it exists.
     ///
     /// # Errors
@@ -58,7 +48,7 @@ pub trait Notes {
 }
 
 /// Notes of which what could not be written is written later: a disk that was full may have room
-/// again. What an engine [writes](Notes::writer) is not among it.
+/// again.
 #[derive(Debug)]
 pub struct Retried<N> {
     notes: N,
@@ -117,11 +107,6 @@ impl<N: Notes> Notes for Retried<N> {
         self.note_outcome(note, Some(content), written)
     }
 
-    fn writer(&mut self, note: &Note) -> io::Result<Writer> {
-        self.owed.remove(note);
-        self.notes.writer(note)
-    }
-
     fn remove(&mut self, note: &Note) -> io::Result<()> {
         let removed = self.notes.remove(note);
         self.note_outcome(note, None, removed)
@@ -149,7 +134,7 @@ pub(crate) fn forget(note: &Note, notes: &mut impl Notes) {
 pub(crate) mod tests {
     use super::*;
 
-    /// Notes in memory, and the time. Engines write none.
+    /// Notes in memory, and the time.
     #[derive(Debug, Default)]
     pub(crate) struct Kept {
         pub(crate) notes: BTreeMap<Note, Vec<u8>>,
@@ -177,10 +162,6 @@ pub(crate) mod tests {
             *former = content.to_vec();
             former.resize(len, b'\n');
             Ok(())
-        }
-
-        fn writer(&mut self, _: &Note) -> io::Result<Writer> {
-            Err(io::ErrorKind::Unsupported.into())
         }
 
         fn remove(&mut self, note: &Note) -> io::Result<()> {
@@ -219,22 +200,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_note_that_could_not_be_removed_is_removed_later_unless_an_engine_writes_it_again() {
-        let hashing = Note::Hashing("vif1.0".to_owned());
+    fn a_note_that_could_not_be_removed_is_removed_later_unless_it_is_written_again() {
         let mut notes = Retried::new(Kept::default());
-        for note in [&Note::Devices, &hashing] {
+        for note in [&Note::Devices, &Note::Traffic] {
             notes.write(note, b"old").expect("there is room");
         }
         notes.notes.is_read_only = true;
-        for note in [&Note::Devices, &hashing] {
+        for note in [&Note::Devices, &Note::Traffic] {
             notes.remove(note).expect_err("it cannot be removed");
             assert_eq!(notes.read(note, 9), b"");
         }
-        // An engine has this one open, or will say why not.
-        let _ = notes.writer(&hashing);
+        notes.write(&Note::Traffic, b"new").expect("there is room");
         notes.notes.is_read_only = false;
         notes.catch_up();
         let left: Vec<&Note> = notes.notes.notes.keys().collect();
-        assert_eq!(left, [&hashing]);
+        assert_eq!(left, [&Note::Traffic]);
     }
 }

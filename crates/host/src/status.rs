@@ -1,6 +1,6 @@
 //! What users are shown of vifs and of the switch.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_calls::{
@@ -124,7 +124,7 @@ impl View<'_> {
             handle: vif.handle,
             // Its guest may accept more than we do.
             offloads: offload_names(caps.and(self.shared.config.offloads)),
-            hash: hash_status(&state.hashing.lock().unwrap_or_else(PoisonError::into_inner)),
+            hash: hash_status(&state.hashing()),
             groups_wanted: groups_wanted(state),
             ..status
         }

@@ -1,7 +1,7 @@
 //! The state of a vif of any kind, other than its handshake.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
@@ -14,12 +14,12 @@ use ringway_switch::PortId;
 use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Keys, Offer, VifLimits};
 
+use crate::chosen::Chosen;
 use crate::comparison::Followed;
 use crate::connection::Connection;
 use crate::device::{HostLinks, Link, Purpose, VifDevice};
 use crate::limited::{Limited, unlimited};
 use crate::log::{LeftOut, LogAllowance};
-use crate::multicast::Ordered;
 use crate::quarantine::Charged;
 use crate::rules::Rules;
 use crate::shared::Shared;
@@ -43,12 +43,10 @@ pub struct VifState<W: World> {
     pub bind: Bind,
     /// Its limits. Budgets outlive connections; otherwise each connection would bring a new budget.
     pub limited: Limited,
-    /// What its guest has set over its control ring. It outlives connections: a guest that returns
-    /// may rely on it.
-    pub hashing: Arc<Mutex<HashControl>>,
-    /// The multicast frames that its guest has ordered in this connection.
-    pub(crate) ordered: Ordered,
-    /// Whether its guest gets only those.
+    /// The multicast frames that its guest has ordered in this connection, and what it has set over
+    /// its control ring. The latter outlives connections: a guest that returns may rely on it.
+    pub(crate) chosen: Chosen,
+    /// Whether its guest gets only the multicast frames that it has ordered.
     pub is_multicast_filtered: bool,
     /// Whether it is quarantined because of panics.
     pub is_quarantined: bool,
@@ -76,8 +74,7 @@ impl<W: World> VifState<W> {
             facts: Facts::default(),
             bind: Bind::default(),
             limited: Limited::new(shared.flood_budget(now), now),
-            hashing: Arc::default(),
-            ordered: Ordered::nothing(now),
+            chosen: Chosen::nothing(now),
             is_multicast_filtered: false,
             is_quarantined: false,
             connection: None,
@@ -155,12 +152,17 @@ impl<W: World> VifState<W> {
 
     /// The multicast addresses that its guest has ordered; `None` if they are not known.
     pub fn groups(&self) -> Option<Vec<MacAddr>> {
-        self.ordered.filter().addresses()
+        self.chosen.filter().addresses()
     }
 
-    /// Notes what its guest has ordered, if that is due, and has its queues respond.
-    pub(crate) fn note_orders(&mut self, hosting: &mut Hosting<'_, W>) {
-        if !self.ordered.note(&self.name, hosting.notes, hosting.now) {
+    /// What its guest has set over its control ring.
+    pub fn hashing(&self) -> MutexGuard<'_, HashControl> {
+        self.chosen.hashing().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what its guest has chosen, if that is due, and has its queues respond.
+    pub(crate) fn note_chosen(&mut self, hosting: &mut Hosting<'_, W>) {
+        if !self.chosen.note(&self.name, hosting.notes, hosting.now) {
             return;
         }
         if let Some(connection) = &self.connection {
@@ -365,7 +367,7 @@ impl<W: World> VifState<W> {
         let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
         Limits {
             is_down: self.limited.wanted.link == Some(LinkState::Down),
-            multicast: self.is_multicast_filtered.then(|| Arc::clone(self.ordered.filter())),
+            multicast: self.is_multicast_filtered.then(|| Arc::clone(self.chosen.filter())),
             ingress: self.limited.tx.clone(),
             segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),

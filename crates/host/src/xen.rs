@@ -3,7 +3,7 @@
 //! A [`XenVif`] owns all state of its vif, and is given what it may use. Nothing here accesses
 //! another vif.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 use std::{io, mem};
 
@@ -12,7 +12,7 @@ use ringway_engine::PortSteering;
 use ringway_engine::steps::{self, Engines as _};
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
 use ringway_netback::{
-    ControlParts, ControlRole, FrontendFeatures, Interrupted, MulticastControl, QueueParts,
+    Changes, ControlParts, ControlRole, FrontendFeatures, Interrupted, MulticastControl, QueueParts,
 };
 use ringway_ovs::{Bind, Facts, check_id};
 use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
@@ -27,16 +27,14 @@ use ringway_xenstore::{Client, Lost, Transport, domain_path, unless_refused};
 use rustix::io::Errno;
 
 use crate::attach::{NewQueues, connect, disconnect};
+use crate::chosen::{self, Chosen};
 use crate::device::{Devices, HOST_ADDRESS};
-use crate::hashing;
 use crate::log::LeftOut;
-use crate::multicast::Ordered;
 use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
 use crate::shared::Shared;
 use crate::vif_state::VifState;
 use crate::world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, World};
-use crate::{multicast, notes};
 
 /// A vif of Xen that is served.
 pub struct XenVif<W: World> {
@@ -107,10 +105,8 @@ impl<W: World> XenVif<W> {
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
         let state = VifState::new(charged, offer, rules, shared, now);
         shared.restarts.begin(&state.name, parts.notes);
-        let hashing = hashing::known(&state.name, keys, parts.notes);
-        let hashing = Arc::new(Mutex::new(hashing));
-        let ordered = Ordered::known(&state.name, keys, parts.notes, now);
-        let state = VifState { device, is_quarantined, hashing, ordered, ..state };
+        let chosen = Chosen::known(&state.name, keys, parts.notes, now);
+        let state = VifState { device, is_quarantined, chosen, ..state };
         let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
         let mut begun = XenVif { end, state };
         if begun.state.is_for_ovs() {
@@ -163,7 +159,7 @@ impl<W: World> XenVif<W> {
 
     /// When something is due that was deferred.
     pub fn due(&self) -> Option<Instant> {
-        self.end.due().into_iter().chain(self.state.ordered.due()).min()
+        self.end.due().into_iter().chain(self.state.chosen.due()).min()
     }
 
     /// Does what was deferred, if its time has come.
@@ -173,7 +169,7 @@ impl<W: World> XenVif<W> {
         parts: &mut Parts<'_, W>,
         now: Instant,
     ) -> Result<(), Lost> {
-        self.state.note_orders(&mut parts.split(shared, now).1);
+        self.state.note_chosen(&mut parts.split(shared, now).1);
         self.act(shared, parts, now, |end, store, actions| end.resume(store, actions, now))
     }
 
@@ -218,9 +214,7 @@ impl<W: World> XenVif<W> {
         devices: &mut Devices<W::Kernel>,
         notes: &mut W::Notes,
     ) {
-        for of in [hashing::note, multicast::note] {
-            notes::forget(&of(&self.state.name), notes);
-        }
+        chosen::forget(&self.state.name, notes);
         self.state.remove_from_ovs(shared);
         let Some(device) = self.state.device else { return };
         let name = device.name();
@@ -312,7 +306,7 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
         attachment: Attachment,
     ) -> Result<(), NotAttached> {
         if attachment == Attachment::Fresh {
-            self.state.ordered.begin_again();
+            self.state.chosen.begin_again();
         }
         self.state.is_multicast_filtered = config.multicast_control;
         let mut interrupted = Interrupted::default();
@@ -370,10 +364,10 @@ impl<W: World> XenActions<'_, '_, W> {
     ) -> io::Result<()> {
         let caps = config.features.caps();
         let features = FrontendFeatures { caps, rx_notify: config.rx_notify };
-        let (steering, mut control) = self.control_role(config)?;
         let waker = self.hosting.engines.waker();
-        let VifState { ordered, name, .. } = &mut *self.state;
-        let multicast = ordered.connect(name, self.hosting.notes, waker);
+        let VifState { chosen, name, .. } = &mut *self.state;
+        let (multicast, changes) = chosen.connect(name, self.hosting.notes, waker);
+        let (steering, mut control) = self.control_role(config, changes)?;
         let mut enabled = Vec::new();
         for queue in &config.queues {
             let hypervisor = self.hosting.hypervisor;
@@ -405,24 +399,24 @@ impl<W: World> XenActions<'_, '_, W> {
 impl<W: World> XenActions<'_, '_, W> {
     /// What the guest may choose for the frames that it receives, and the part of its first queue
     /// in that: it serves the control ring, if there is one.
-    fn control_role(&mut self, config: &FrontendConfig) -> io::Result<Control<EventOf<W>>> {
+    fn control_role(
+        &mut self,
+        config: &FrontendConfig,
+        changes: Arc<Changes>,
+    ) -> io::Result<Control<EventOf<W>>> {
         let Some(ControlConfig { ring_ref, event }) = config.control else {
             return Ok((None, ControlRole::Absent));
         };
         let (hypervisor, peer) = (self.hosting.hypervisor, self.vif.frontend);
         let steering = Arc::new(PortSteering::default());
         let chosen = Arc::clone(&steering);
-        let name = self.state.name.clone();
-        let mut keep = hashing::keep(name, self.hosting.notes);
         let parts = ControlParts {
             ring: map_ring(&mut hypervisor.memory()?, peer, ring_ref)?,
             event: bind(hypervisor, peer, event)?,
-            settings: Arc::clone(&self.state.hashing),
+            settings: Arc::clone(self.state.chosen.hashing()),
             queues: u16::try_from(config.queues.len()).unwrap_or(u16::MAX),
-            publish: Box::new(move |settings| {
-                chosen.set(settings.steering().cloned());
-                keep(settings);
-            }),
+            publish: Box::new(move |settings| chosen.set(settings.steering().cloned())),
+            changes,
         };
         Ok((Some(steering), ControlRole::Serves(parts)))
     }

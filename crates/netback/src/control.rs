@@ -13,9 +13,12 @@ use ringway_hypervisor::{EventChannel, ForeignMemory, ForeignPage, GrantCopy, Gr
 use ringway_ring::{BackRing, Control, Notify, RingFault, Waiting};
 use ringway_steering::control::{HashControl, Unreadable};
 use ringway_wire::netif::{
-    CTRL_RING_SLOTS, CTRL_STATUS_INVALID_PARAMETER, CTRL_STATUS_SUCCESS, CtrlRequest, CtrlResponse,
+    CTRL_RING_SLOTS, CTRL_STATUS_INVALID_PARAMETER, CTRL_STATUS_SUCCESS, CTRL_TYPE_GET_HASH_FLAGS,
+    CTRL_TYPE_GET_HASH_MAPPING_SIZE, CtrlRequest, CtrlResponse,
 };
 use ringway_wire::{DomId, GrantRef};
+
+use crate::changes::{ChangeNumber, Changes};
 
 /// What a queue has to do with its vif's control ring.
 #[derive(Debug)]
@@ -39,11 +42,13 @@ pub struct ControlParts<E> {
     /// The number of connected queues.
     pub queues: u16,
     /// Is given the settings, at once and whenever the guest changes them, before the guest has
-    /// its response: to steer by them, and to note them for a backend that is started again.
+    /// its response: to steer by them.
     pub publish: Publish,
+    /// Has each change noted.
+    pub changes: Arc<Changes>,
 }
 
-/// Takes note of settings.
+/// Takes over settings.
 pub type Publish = Box<dyn FnMut(&HashControl) + Send>;
 
 impl<E> fmt::Debug for ControlParts<E> {
@@ -64,43 +69,55 @@ pub(crate) enum Served {
 /// The control ring of a vif, and what its messages change.
 pub(crate) struct ControlRing<E> {
     ring: BackRing<Control>,
-    event: E,
-    settings: Arc<Mutex<HashControl>>,
-    queues: u16,
-    publish: Publish,
+    /// The response to a change that is to be noted first.
+    unnoted: Option<(CtrlResponse, ChangeNumber)>,
     // Dropped last, so that the ring stops using the page before its grant ends.
-    _page: ForeignPage,
+    parts: ControlParts<E>,
 }
 
 impl<E: EventChannel> ControlRing<E> {
     /// Takes over the ring at its shared indices, and kicks the guest.
     pub(crate) fn attach(parts: ControlParts<E>) -> Result<ControlRing<E>, QueueDown> {
-        let ControlParts { ring: page, event, settings, queues, publish } = parts;
-        let mut ring = BackRing::attach(page.pages().clone()).map_err(QueueDown::peer)?;
+        let mut ring = BackRing::attach(parts.ring.pages().clone()).map_err(QueueDown::peer)?;
         publish_interrupted(&mut ring).map_err(QueueDown::peer)?;
-        let mut control = ControlRing { ring, event, settings, queues, publish, _page: page };
+        let mut control = ControlRing { ring, unnoted: None, parts };
         control.publish();
         control.kick()?;
         Ok(control)
     }
 
-    /// Carries out the next message, if there is one.
+    /// Responds to the last message, if that is noted by now, or carries out the next one.
     pub(crate) fn serve<M: ForeignMemory>(
         &mut self,
         peer: DomId,
         memory: &mut M,
     ) -> Result<Served, QueueDown> {
-        let mut request = [CtrlRequest::default()];
-        let (count, _) = self.ring.peek_requests(&mut request).map_err(QueueDown::peer)?;
-        if count == 0 {
-            return Ok(Served::Nothing);
-        }
-        self.ring.consume(count);
-        let response = self.respond(request[0], |gref, into| read(memory, peer, gref, into))?;
+        let response = match self.unnoted {
+            Some((_, change)) if !self.parts.changes.is_noted(change) => {
+                return Ok(Served::Nothing);
+            }
+            Some((response, _)) => {
+                self.unnoted = None;
+                response
+            }
+            None => {
+                let mut request = [CtrlRequest::default()];
+                let (count, _) = self.ring.peek_requests(&mut request).map_err(QueueDown::peer)?;
+                if count == 0 {
+                    return Ok(Served::Nothing);
+                }
+                self.ring.consume(count);
+                let read = |gref, into: &mut [u8]| read(memory, peer, gref, into);
+                let response = self.respond(request[0], read)?;
+                if response.status == CTRL_STATUS_SUCCESS && !is_question(response.kind) {
+                    self.publish();
+                    self.unnoted = Some((response, self.parts.changes.add()));
+                    return Ok(Served::Message);
+                }
+                response
+            }
+        };
         self.ring.push_response(response);
-        if response.status == CTRL_STATUS_SUCCESS {
-            self.publish();
-        }
         if self.ring.publish_responses() == Notify::Peer {
             self.kick()?;
         }
@@ -113,37 +130,48 @@ impl<E: EventChannel> ControlRing<E> {
         mut read: impl FnMut(GrantRef, &mut [u8]) -> Result<GrantStatus, QueueDown>,
     ) -> Result<CtrlResponse, QueueDown> {
         let mut failed = None;
-        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let response = settings.handle(request, self.queues, |gref, into| match read(gref, into) {
-            Ok(GrantStatus::Okay) => Ok(()),
-            Ok(_) => Err(Unreadable),
-            Err(down) => {
-                failed = Some(down);
-                Err(Unreadable)
-            }
-        });
+        let mut settings = self.parts.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let response =
+            settings.handle(request, self.parts.queues, |gref, into| match read(gref, into) {
+                Ok(GrantStatus::Okay) => Ok(()),
+                Ok(_) => Err(Unreadable),
+                Err(down) => {
+                    failed = Some(down);
+                    Err(Unreadable)
+                }
+            });
         failed.map_or(Ok(response), Err)
     }
 
     fn publish(&mut self) {
-        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.publish)(&settings);
+        let settings = self.parts.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.parts.publish)(&settings);
     }
 
     fn kick(&self) -> Result<(), QueueDown> {
-        match self.event.notify() {
+        match self.parts.event.notify() {
             Err(error) if error.kind() == std::io::ErrorKind::NotConnected => Ok(()),
             done => Ok(done?),
         }
     }
 
     pub(crate) fn event(&self) -> &E {
-        &self.event
+        &self.parts.event
     }
 
     pub(crate) fn arm(&mut self) -> Waiting {
-        self.ring.arm(1)
+        match self.unnoted {
+            None => self.ring.arm(1),
+            Some((_, change)) if self.parts.changes.is_noted(change) => Waiting::Enough,
+            // The control plane has the queue polled again.
+            Some(_) => Waiting::TooFew,
+        }
     }
+}
+
+/// Whether a message only asks for something.
+fn is_question(kind: u16) -> bool {
+    matches!(kind, CTRL_TYPE_GET_HASH_FLAGS | CTRL_TYPE_GET_HASH_MAPPING_SIZE)
 }
 
 /// Copies the beginning of a guest's page.

@@ -13,8 +13,9 @@ use ringway_hypervisor::{Direction, EventChannel, ForeignMemory, GrantCopy, Gran
 use ringway_wire::netif::{NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, RX_RING_SLOTS, TxRequest};
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
+use crate::changes::ChangeNumber;
 use crate::lending::{END_LEN_MIN, HEAD_LEN_MIN, Lending, place};
-use crate::multicast::{MulticastControl, OrderBatch};
+use crate::multicast::MulticastControl;
 use crate::parse::{FATAL_SLOTS, Parsed, check_range, checksum_of, parse_long};
 use crate::runs::{TxPacket, for_each_run, good_response};
 use crate::{Scratch, TxFault, VifQueue};
@@ -355,7 +356,7 @@ impl Plan<'_> {
         multicast: &MulticastControl,
         is_all: bool,
         mut at: u32,
-    ) -> Result<OrderBatch, TxFault> {
+    ) -> Result<ChangeNumber, TxFault> {
         let mut rest = slots;
         while let Some(first) = rest.first().filter(|it| it.flags & NETTXF_EXTRA_INFO != 0) {
             let Some(parsed) = parse_long(first, rest, is_all, at)? else { break };
@@ -366,7 +367,7 @@ impl Plan<'_> {
             rest = &rest[slots..];
             at = at.wrapping_add(u32::try_from(slots).expect("a ring is small"));
         }
-        Ok(multicast.end_batch())
+        Ok(multicast.changes.add())
     }
 }
 

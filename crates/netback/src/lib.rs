@@ -6,6 +6,7 @@
 //! transmits, `egress.rs` for one that it receives, and `lending.rs` for the ends of long packets,
 //! which go from one guest's pages to another's.
 
+mod changes;
 mod control;
 mod egress;
 mod fault;
@@ -33,10 +34,12 @@ use ringway_ring::{BackRing, Notify, Rx, Tx, Waiting};
 use ringway_wire::DomId;
 use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest, slots_max};
 
+pub use changes::Changes;
 pub use control::{ControlParts, ControlRole, Publish};
 pub use fault::TxFault;
-pub use multicast::{MulticastControl, MulticastOrder, OrderBatch};
+pub use multicast::MulticastControl;
 
+use changes::ChangeNumber;
 use control::{ControlRing, Served};
 pub use interrupted::Interrupted;
 use lending::Lending;
@@ -90,7 +93,7 @@ pub struct VifQueue<M, E> {
     lending: Option<Lending<M>>,
     multicast: Option<Arc<MulticastControl>>,
     /// The orders that the working memory holds, which have their responses once they are noted.
-    unnoted: Option<OrderBatch>,
+    unnoted: Option<ChangeNumber>,
     /// The vif's control ring, if this queue serves it.
     control: Option<ControlRing<E>>,
     /// Whether the frontend may enable hashing, and then takes the extra that says by which hash
@@ -207,7 +210,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// plane has the queue polled again.
     fn awaits_note(&self) -> bool {
         let orders = self.multicast.as_ref().zip(self.unnoted);
-        orders.is_some_and(|(multicast, batch)| !multicast.is_noted(batch))
+        orders.is_some_and(|(multicast, batch)| !multicast.changes.is_noted(batch))
     }
 
     fn notify(&self, direction: Direction, notify: Notify) -> Result {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringway_host::{Charged, Note, Notes, Writer, panic_line};
+use ringway_host::{Charged, Note, Notes, panic_line};
 
 use crate::canary::Canary;
 
@@ -48,12 +48,10 @@ impl KeptNotes {
         self.stale().values_mut().for_each(|is_its| *is_its = false);
     }
 
-    /// The notes of the present process that found no room when they were last written. What a
-    /// guest sets is not among them: it is noted when the guest sets something again.
+    /// The notes of the present process that found no room when they were last written.
     pub(crate) fn unwritten(&self) -> Vec<Note> {
         let stale = self.stale();
-        let its = stale.iter().filter(|(_, is_its)| **is_its).map(|(note, _)| note);
-        its.filter(|note| !matches!(note, Note::Hashing(_))).cloned().collect()
+        stale.iter().filter(|(_, is_its)| **is_its).map(|(note, _)| note.clone()).collect()
     }
 
     /// Fills the disk, or frees it again. Returns whether it is full now.
@@ -100,11 +98,6 @@ impl Notes for KeptNotes {
         *kept = content.to_vec();
         kept.resize(len, b'\n');
         Ok(())
-    }
-
-    fn writer(&mut self, note: &Note) -> io::Result<Writer> {
-        let (mut notes, note) = (self.clone(), note.clone());
-        Ok(Box::new(move |content| notes.write(&note, content)))
     }
 
     fn remove(&mut self, note: &Note) -> io::Result<()> {

@@ -141,7 +141,9 @@ impl PortQueue for Port {
                 let copy = pool.take(into[before].len());
                 copy.into_iter().for_each(std::mem::forget);
             }
-            Some(Canary::UnnotedOrders) => self.multicast.iter().for_each(|it| it.note(|_| ())),
+            Some(Canary::UnnotedOrders) => {
+                self.multicast.iter().for_each(|it| it.changes.note(|| ()));
+            }
             Some(Canary::EarlyResponse) => {
                 if let Queue::Vif(queue) = &mut self.queue {
                     queue.settle(pool)?;

@@ -1,7 +1,5 @@
 //! What guests set over their control rings.
 
-use std::sync::PoisonError;
-
 use ringway_netfront::{HashWish, Progress};
 
 use crate::flaw::{Checked, Rule, ensure};
@@ -28,8 +26,7 @@ impl World {
             ensure(progress == Some(Progress::Done), Rule::WakeUps, || {
                 format!("guest {guest} waits for responses to its messages: {progress:?}")
             })?;
-            let set = served.state.hashing.lock().unwrap_or_else(PoisonError::into_inner);
-            let (set, expected) = (set.to_string(), text(wish));
+            let (set, expected) = (served.state.hashing().to_string(), text(wish));
             ensure(set == expected, Rule::Settings, || {
                 format!("guest {guest} has set {expected:?}, and the backend has {set:?}")
             })?;

@@ -77,6 +77,7 @@ impl Guest {
                 let mut published = published.lock().expect("no test panics with the lock");
                 *published = (steering, published.1 + 1);
             }),
+            changes: Arc::clone(&bench.changes),
         }))
     }
 
@@ -97,6 +98,9 @@ impl Guest {
     fn send(&mut self, bench: &mut Bench, kind: u16, data: [u32; 3]) -> (u32, u32) {
         self.push(kind, data);
         assert!(bench.ingress().expect("no fault").is_empty());
+        if bench.changes.has_unnoted() {
+            note(bench);
+        }
         let responses = self.responses();
         let [response] = responses[..] else { panic!("{responses:?}") };
         //= netif.h:ctrl-response
@@ -119,6 +123,12 @@ impl Guest {
     fn published_count(&self) -> usize {
         self.published.lock().expect("no test panics with the lock").1
     }
+}
+
+/// The control plane notes what a message has changed, and has the queue polled.
+fn note(bench: &mut Bench) {
+    bench.changes.note(|| ());
+    assert!(bench.ingress().expect("no fault").is_empty());
 }
 
 /// A guest whose algorithm is selected.
@@ -201,6 +211,43 @@ fn a_message_wakes_the_queue_and_is_carried_out_even_if_no_frames_may_enter() {
 }
 
 #[test]
+fn a_change_has_its_response_when_it_is_noted_and_only_messages_wait_for_that() {
+    let mut bench = Bench::new();
+    let mut guest = with_toeplitz(&mut bench);
+    guest.push(CTRL_TYPE_SET_HASH_FLAGS, [3, 0, 0]);
+    guest.push(CTRL_TYPE_GET_HASH_FLAGS, [0; 3]);
+    let packet = bench.packet(1, &[&pattern(1, 60)]);
+    let _ = bench.send(&packet);
+    assert!(bench.ingress().expect("no fault").is_empty());
+    assert!(bench.changes.has_unnoted());
+    assert_eq!(bench.ingress().expect("no fault").len(), 1, "a frame does not wait");
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Nothing, "it would be woken");
+    assert!(guest.responses().is_empty());
+    bench.changes.note(|| ());
+    assert_eq!(bench.back.arm().expect("no fault"), Pending::Work);
+    for message in ["the change", "the question behind it"] {
+        assert!(bench.ingress().expect("no fault").is_empty());
+        assert_eq!(guest.responses().len(), 1, "{message}");
+    }
+    assert!(!bench.changes.has_unnoted(), "a question changes nothing");
+
+    // A backend that ends before it has noted a change has not responded: the next one carries the
+    // message out again.
+    let noted = guest.settings.lock().expect("no test panics with the lock").clone();
+    guest.push(CTRL_TYPE_SET_HASH_FLAGS, [15, 0, 0]);
+    assert!(bench.ingress().expect("no fault").is_empty());
+    guest.settings = Arc::new(Mutex::new(noted));
+    bench.attach_again().expect("the rings are sound");
+    guest.join(&mut bench).expect("the ring is sound");
+    assert!(bench.ingress().expect("no fault").is_empty());
+    note(&mut bench);
+    let statuses: Vec<u32> = guest.responses().iter().map(|response| response.status).collect();
+    assert_eq!(statuses, [CTRL_STATUS_SUCCESS]);
+    let text = guest.settings.lock().expect("no test panics with the lock").to_string();
+    assert!(text.starts_with("1 15 "), "{text}");
+}
+
+#[test]
 fn an_invalid_index_of_the_ring_ends_the_queue() {
     //= netif.h:producer-bound
     for produced in [130, 1 << 31, u32::MAX, 0] {
@@ -237,6 +284,7 @@ fn settings_outlive_the_connection_and_interrupted_messages_are_refused() {
     let status = CTRL_STATUS_INVALID_PARAMETER;
     assert_eq!(guest.responses(), [CtrlResponse { id, kind, status, data: 0 }]);
     assert!(bench.ingress().expect("no fault").is_empty());
+    note(&mut bench);
     let responses = guest.responses();
     assert_eq!(responses.len(), 1, "the next message is carried out");
     assert_eq!((responses[0].id, responses[0].status), (id.wrapping_add(1), CTRL_STATUS_SUCCESS));

@@ -10,7 +10,7 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
 use ringway_loopback::{FaultPoint, Limits, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{FrontendFeatures, MulticastControl, QueueParts, VifQueue};
+use ringway_netback::{Changes, FrontendFeatures, MulticastControl, QueueParts, VifQueue};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, RxResponse, TxRequest, TxResponse};
@@ -37,8 +37,10 @@ pub(crate) struct Bench {
     pub(crate) counters: Arc<QueueCounters>,
     /// The multicast frames that the guest wants.
     pub(crate) filter: Arc<MulticastFilter>,
-    /// What its orders change of them, if it may order any.
-    pub(crate) multicast: Option<Arc<MulticastControl>>,
+    /// Whether it may order any.
+    pub(crate) may_order: bool,
+    /// What it changes.
+    pub(crate) changes: Arc<Changes>,
     rings: GrantedPages,
 }
 
@@ -76,9 +78,8 @@ impl Bench {
         let (events, back_events) = machine.channels();
         let counters = Arc::new(QueueCounters::default());
         let filter = Arc::new(MulticastFilter::default());
-        let multicast = MulticastControl::new(Arc::clone(&filter), Waker::noop().clone());
-        let multicast = Some(Arc::new(multicast));
-        let orders = multicast.clone();
+        let changes = Arc::new(Changes::new(Waker::noop().clone()));
+        let orders = Some(orders(&filter, &changes));
         let back = attach(&machine, &rings.grefs, back_events, features, orders, &counters);
         let back = back.expect("new rings are sound");
         let pool = FramePool::new(PoolBudget::new(64 << 20));
@@ -93,7 +94,8 @@ impl Bench {
             pool,
             counters,
             filter,
-            multicast,
+            may_order: true,
+            changes,
             rings,
         }
     }
@@ -104,7 +106,7 @@ impl Bench {
         self.events = events;
         let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
         let rings = &self.rings.grefs;
-        let orders = self.multicast.clone();
+        let orders = self.may_order.then(|| orders(&self.filter, &self.changes));
         self.back = attach(&self.machine, rings, back_events, features, orders, &self.counters)?;
         Ok(())
     }
@@ -155,9 +157,7 @@ impl Bench {
     /// The control plane notes what the guest has ordered. Returns the text.
     pub(crate) fn note_orders(&self) -> String {
         let mut noted = String::new();
-        if let Some(multicast) = &self.multicast {
-            multicast.note(|filter| noted = filter.to_string());
-        }
+        self.changes.note(|| noted = self.filter.to_string());
         noted
     }
 
@@ -271,6 +271,10 @@ impl Drop for Bench {
         let is_failing = std::thread::panicking();
         assert!(is_failing || self.machine.loopback.copies_out_of_page(HOST) == 0);
     }
+}
+
+fn orders(filter: &Arc<MulticastFilter>, changes: &Arc<Changes>) -> Arc<MulticastControl> {
+    Arc::new(MulticastControl { filter: Arc::clone(filter), changes: Arc::clone(changes) })
 }
 
 fn attach(

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
 use ringway_datapath::{DropReason, FrameBatch, MacAddr, MulticastFilter, Pending, PortQueue};
-use ringway_netback::MulticastControl;
+use ringway_netback::Changes;
 use ringway_wire::netif::{
     EXTRA_FLAG_MORE, EXTRA_TYPE_HASH, EXTRA_TYPE_MCAST_ADD, EXTRA_TYPE_MCAST_DEL, ExtraInfo,
     NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
@@ -69,8 +69,7 @@ fn orders_have_their_responses_when_they_are_noted_and_frames_behind_them_wait()
     let mut bench = Bench::new();
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
-    let control = Arc::new(MulticastControl::new(Arc::clone(&bench.filter), waker));
-    bench.multicast = Some(Arc::clone(&control));
+    bench.changes = Arc::new(Changes::new(waker));
     bench.attach_again().expect("its rings are sound");
     let (okay, null) = (NETIF_RSP_OKAY, NETIF_RSP_NULL);
 
@@ -86,10 +85,10 @@ fn orders_have_their_responses_when_they_are_noted_and_frames_behind_them_wait()
         assert_eq!(bench.back.arm().expect("all is sound"), Pending::Nothing, "it would be woken");
     }
     assert!(statuses(&mut bench).is_empty());
-    assert_eq!((bell.0.load(Ordering::Relaxed), control.has_unnoted()), (1, true));
+    assert_eq!((bell.0.load(Ordering::Relaxed), bench.changes.has_unnoted()), (1, true));
 
     assert_eq!(bench.note_orders().split(' ').count(), 1 + 3, "one note for all of a batch");
-    assert!(!control.has_unnoted());
+    assert!(!bench.changes.has_unnoted());
     assert_eq!(bench.back.arm().expect("all is sound"), Pending::Work);
     assert!(bench.ingress().expect("all is sound").is_empty());
     assert_eq!(statuses(&mut bench), [okay, null].repeat(3));
@@ -113,8 +112,7 @@ fn a_backend_carries_out_what_the_one_before_has_not_noted() {
     // It is killed now, before it has noted these two.
     let known = MulticastFilter::from_text(&noted).expect("it is a note");
     bench.filter = Arc::new(known);
-    let control = MulticastControl::new(Arc::clone(&bench.filter), Waker::noop().clone());
-    bench.multicast = Some(Arc::new(control));
+    bench.changes = Arc::new(Changes::new(Waker::noop().clone()));
     bench.attach_again().expect("its rings are sound");
     assert!(poll_noted(&mut bench).is_empty());
     assert_eq!(bench.filter.addresses(), Some(vec![MacAddr(group(2))]));
@@ -164,7 +162,7 @@ fn an_order_may_have_other_extras_and_slots_of_any_content() {
 #[test]
 fn a_queue_without_orders_drops_them() {
     let mut bench = Bench::new();
-    bench.multicast = None;
+    bench.may_order = false;
     bench.attach_again().expect("its rings are sound");
     push(&mut bench, EXTRA_TYPE_MCAST_ADD, group(1));
     let _ = bench.send(&[]);

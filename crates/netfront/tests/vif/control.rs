@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 use ringway_datapath::{
     Budget, FlowHash, FrameBatch, FramePool, FrameQueue, Offload, Pending, PoolBudget, PortQueue,
@@ -9,7 +10,7 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{Access, EventChannel, Hypervisor};
 use ringway_loopback::LoopbackEvent;
-use ringway_netback::{ControlParts, ControlRole};
+use ringway_netback::{Changes, ControlParts, ControlRole};
 use ringway_netfront::{HashWish, Progress, ResponseFault, WishRefused};
 use ringway_ring::{BackRing, Control, RingFault};
 use ringway_steering::QueueIndex;
@@ -54,6 +55,7 @@ fn our_backend_carries_out_a_wish_and_shows_the_hash() {
     let published: Arc<Mutex<Option<ToeplitzSteering>>> = Arc::default();
     let publish_to = Arc::clone(&published);
     let event = machine.host.bind_interdomain(GUEST, config.event);
+    let changes = Arc::new(Changes::new(Waker::noop().clone()));
     let joined = back.join_control(ControlRole::Serves(ControlParts {
         ring: machine.map(config.ring_ref, Access::ReadWrite),
         event: event.expect("the port is for the host"),
@@ -63,6 +65,7 @@ fn our_backend_carries_out_a_wish_and_shows_the_hash() {
             let steering = settings.steering().cloned();
             *publish_to.lock().expect("no test panics with the lock") = steering;
         }),
+        changes: Arc::clone(&changes),
     }));
     joined.expect("a new ring is sound");
     assert_eq!(front.progress(), Progress::Done);
@@ -70,6 +73,9 @@ fn our_backend_carries_out_a_wish_and_shows_the_hash() {
     let mut messages = 0;
     while front.progress() == Progress::Waiting {
         assert_eq!(front.arm().expect("no fault"), Pending::Nothing);
+        back.woken(Woken::Unknown).expect("no fault");
+        assert_eq!(front.arm().expect("no fault"), Pending::Nothing, "it is not noted");
+        changes.note(|| ());
         back.woken(Woken::Unknown).expect("no fault");
         assert_eq!(front.arm().expect("no fault"), Pending::Work);
         front.woken(Woken::Unknown).expect("no fault");

@@ -6,7 +6,7 @@ use std::task::Waker;
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, MacAddr, MulticastFilter, PoolBudget, PortQueue,
 };
-use ringway_netback::MulticastControl;
+use ringway_netback::{Changes, MulticastControl};
 use ringway_netfront::GroupOrder;
 
 use crate::joined::{Front, attach};
@@ -23,16 +23,16 @@ fn a_backend_carries_out_the_orders_of_our_frontend_which_gets_its_slots_back() 
     let front = Front::new(machine.grants(), HOST, front_events, Arc::default());
     let mut front = front.expect("a new guest has memory");
     let filter = Arc::new(MulticastFilter::default());
-    let control = MulticastControl::new(Arc::clone(&filter), Waker::noop().clone());
-    let control = Arc::new(control);
-    let mut back = attach(&machine, &mut front, back_events, Some(Arc::clone(&control)));
+    let changes = Arc::new(Changes::new(Waker::noop().clone()));
+    let control = MulticastControl { filter: Arc::clone(&filter), changes: Arc::clone(&changes) };
+    let mut back = attach(&machine, &mut front, back_events, Some(Arc::new(control)));
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let mut serve = || {
         let mut frames = FrameBatch::new();
         // A batch has fewer slots than the ring, and its responses are sent by the next call.
         for _ in 0..6 {
             back.ingress(Budget::BATCH, &mut pool, &mut frames).expect("our frontend is honest");
-            control.note(|_| ());
+            changes.note(|| ());
         }
         assert!(frames.is_empty(), "an order is no frame");
     };
