@@ -130,7 +130,7 @@ pub(crate) fn queue_dir(index: usize) -> String {
 /// Characters of a peer's value that an error message repeats.
 const FOUND_MAX: usize = 40;
 /// Characters of a peer's error report that are shown.
-pub(crate) const ERROR_MAX: usize = 300;
+const ERROR_MAX: usize = 300;
 
 /// The largest MTU: netif counts the bytes of a whole frame, including its 14 of Ethernet, in 16
 /// bits.
