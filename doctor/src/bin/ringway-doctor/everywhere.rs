@@ -16,6 +16,7 @@ use ringway_doctor::finding::{Severity, shell_word};
 use ringway_doctor::report::Report;
 use ringway_doctor::report::text::{Detail, mark, render};
 use ringway_terminal::output::{print, print_json};
+use rustix::process::Uid;
 use serde::Serialize;
 
 use super::{Doctor, collected};
@@ -68,17 +69,21 @@ pub(super) fn diagnose(args: &Doctor) -> Result<ExitCode> {
     Ok(ExitCode::from(worst.map_or(5, Report::exit_code)))
 }
 
+/// Why a user may not see the namespaces of some processes.
+fn why_refused(user: Uid) -> &'static str {
+    match user.is_root() {
+        true => "the kernel refused, although this is root: a container without CAP_SYS_PTRACE",
+        false => "only root may see their namespaces",
+    }
+}
+
 fn check(args: &Doctor) -> Result<Everywhere> {
     let Namespaces { all, hidden, refused } = Namespaces::live();
     let mut everywhere = Everywhere::default();
     let missed = |netns: String, why: String| Missed { netns, why };
     everywhere.not_checked.extend(hidden.into_iter().map(|(name, why)| missed(name, why)));
     if refused > 0 {
-        let why = match rustix::process::geteuid().is_root() {
-            true => "the kernel refused, although this is root: a container without CAP_SYS_PTRACE",
-            false => "only root may see their namespaces",
-        };
-        let why = why.to_owned();
+        let why = why_refused(rustix::process::geteuid()).to_owned();
         everywhere.not_checked.push(missed(format!("the namespaces of {refused} processes"), why));
     }
     let deadline = Instant::now() + ALL_MAX;
@@ -263,6 +268,12 @@ mod tests {
         let more: Vec<&&str> = lines.iter().filter(|line| line.starts_with("Network")).collect();
         assert_eq!(more, [&"Network namespace router"], "{text}");
         assert_eq!(everywhere.text(true).matches("\nNetwork namespace ").count(), 3);
+    }
+
+    #[test]
+    fn root_is_not_told_that_only_root_may() {
+        assert!(why_refused(Uid::ROOT).contains("although this is root"));
+        assert!(why_refused(Uid::from_raw(1000)).starts_with("only root may"));
     }
 
     #[test]
