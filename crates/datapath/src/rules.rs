@@ -296,7 +296,8 @@ impl VlanRules {
 }
 
 impl PortRules {
-    /// The mode in effect, given the host's `default`: if addresses are listed, they are checked.
+    /// The mode in effect, given the host's `default`: if addresses are listed, they are checked. A
+    /// default must not open what the toolstack has closed for one vif.
     /// With `None`, only the Ethernet address and messages of routers and servers are checked.
     pub fn mode(&self, default: Option<LockingMode>) -> Option<LockingMode> {
         let listed = (!self.allowed.is_empty()).then_some(LockingMode::Locked);
@@ -313,6 +314,24 @@ pub fn link_local_of(mac: MacAddr) -> Ipv6Addr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vif_is_locked_to_listed_addresses_whatever_the_default_of_its_host_is() {
+        let listed = vec!["10.77.0.5".parse().expect("an address")];
+        let all = [LockingMode::Locked, LockingMode::Unlocked, LockingMode::Disabled].map(Some);
+        for default in all.into_iter().chain([None]) {
+            let mode = |locking, allowed: &[IpNetwork]| {
+                let rules =
+                    PortRules { locking, allowed: allowed.to_vec(), ..PortRules::default() };
+                rules.mode(default)
+            };
+            assert_eq!(mode(None, &listed), Some(LockingMode::Locked));
+            assert_eq!(mode(None, &[]), default);
+            for own in all {
+                assert_eq!((mode(own, &listed), mode(own, &[])), (own, own));
+            }
+        }
+    }
 
     #[test]
     fn networks_are_parsed_as_they_are_printed() {
