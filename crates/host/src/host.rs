@@ -1,15 +1,14 @@
 //! The host: all vifs that this process serves, and what happens to them.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ringway_hypervisor::Hypervisor as _;
 use ringway_ovs::Ids;
-use ringway_vif_shell::device::{read_keys, remove_error, write};
+use ringway_vif_shell::device::read_keys;
 use ringway_wire::DomId;
 use ringway_xenbus::backend::Input;
-use ringway_xenbus::{KeySet, Keys, Vif, XenbusState};
+use ringway_xenbus::{KeySet, Vif, XenbusState};
 use ringway_xenstore::{Client, Lost, Transport, Watched, unless_refused};
 
 use crate::comparison::Followed;
@@ -26,6 +25,9 @@ use crate::vif_state::VifState;
 use crate::virtio::VirtioVif;
 use crate::world::{Parts, SessionEventOf, World};
 use crate::xen::XenVif;
+
+/// Guests whose vifs are listed together.
+const GUESTS_TOGETHER_MAX: usize = 16; // not a limit: the others follow
 
 /// Something that has happened to vifs. `S` is what the session of a virtio vif learns.
 #[derive(Debug)]
@@ -69,7 +71,7 @@ pub struct Host<W: World> {
     pub uplink: Option<UplinkPort<W>>,
     pub(crate) vifs: BTreeMap<Vif, XenVif<W>>,
     pub(crate) virtio: Vec<VirtioVif<W>>,
-    turns: RoundRobin,
+    pub(crate) turns: RoundRobin,
     /// Any vif may have been added, changed or removed.
     must_scan: bool,
     /// Any vif of these guests may have been. A host with many guests is not read again whole for
@@ -336,7 +338,8 @@ impl<W: World> Host<W> {
         }
     }
 
-    /// Serves the next vif of Xen that has a turn, or looks for vifs. Returns false if there was
+    /// Serves the next vif of Xen that has a turn, or takes over the next that were found, or looks
+    /// for vifs. Returns false if there was
     /// nothing to do.
     ///
     /// # Errors
@@ -346,8 +349,13 @@ impl<W: World> Host<W> {
             self.scan(parts)?;
             return Ok(true);
         }
-        if let Some(guest) = self.guests_to_scan.pop_first() {
-            self.scan_guest(guest, parts)?;
+        let found = self.next_found();
+        if !found.is_empty() {
+            self.take_over(&found, now, parts)?;
+            return Ok(true);
+        }
+        if !self.guests_to_scan.is_empty() {
+            self.scan_guests(parts)?;
             return Ok(true);
         }
         let Some((vif, events)) = self.turns.next() else { return Ok(false) };
@@ -427,14 +435,20 @@ impl<W: World> Host<W> {
         Ok(())
     }
 
-    /// Notes every vif of a guest that exists or was known.
-    fn scan_guest(&mut self, guest: DomId, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
-        let dir = format!("{}/{guest}", Vif::backend_root(parts.hypervisor.domid()));
-        let listed = list(parts.store, &dir)?;
-        let listed = listed.iter().map(|handle| Vif::from_backend_path(&format!("{dir}/{handle}")));
-        let known = self.vifs.keys().copied().filter(|vif| vif.frontend == guest);
-        let vifs: BTreeSet<Vif> = listed.flatten().chain(known).collect();
-        vifs.into_iter().for_each(|vif| self.note_device(vif));
+    /// Notes every vif of some guests that exists or was known.
+    fn scan_guests(&mut self, parts: &mut Parts<'_, W>) -> Result<(), Lost> {
+        let root = Vif::backend_root(parts.hypervisor.domid());
+        let guests = std::iter::from_fn(|| self.guests_to_scan.pop_first());
+        let guests: Vec<DomId> = guests.take(GUESTS_TOGETHER_MAX).collect();
+        let dirs: Vec<String> = guests.iter().map(|guest| format!("{root}/{guest}")).collect();
+        let listed = parts.store.directories(&dirs)?;
+        for ((guest, dir), listed) in guests.into_iter().zip(dirs).zip(listed) {
+            let listed = unless_refused(listed, Vec::new())?;
+            let listed = listed.iter().map(|it| Vif::from_backend_path(&format!("{dir}/{it}")));
+            let known = self.vifs.keys().copied().filter(|vif| vif.frontend == guest);
+            let vifs: BTreeSet<Vif> = listed.flatten().chain(known).collect();
+            vifs.into_iter().for_each(|vif| self.note_device(vif));
+        }
         Ok(())
     }
 
@@ -473,7 +487,7 @@ impl<W: World> Host<W> {
         }
     }
 
-    fn note_device(&mut self, vif: Vif) {
+    pub(crate) fn note_device(&mut self, vif: Vif) {
         self.turns.note(vif, |events| events.has_device_changed = true);
     }
 
@@ -530,17 +544,7 @@ impl<W: World> Host<W> {
                 return Ok(());
             }
         }
-        match keys {
-            // The toolstack writes the state last.
-            Some(keys) if keys.is_online() && keys.state() != XenbusState::Unknown => {
-                if let Entry::Vacant(place) = self.vifs.entry(vif) {
-                    place.insert(XenVif::begin(vif, &keys, &mut self.shared, parts, now)?);
-                }
-                Ok(())
-            }
-            Some(keys) => close_unwanted(parts.store, vif, &keys),
-            None => remove_error(parts.store, vif),
-        }
+        self.begin(vif, keys, now, parts)
     }
 
     pub(crate) fn feed(
@@ -563,17 +567,6 @@ impl<W: World> Host<W> {
             self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);
         }
     }
-}
-
-/// Handles a vif whose keys are incomplete, or that is being removed. The toolstack may be waiting
-/// for an earlier backend, which has ended, to close it.
-fn close_unwanted<T: Transport>(store: &mut Client<T>, vif: Vif, keys: &Keys) -> Result<(), Lost> {
-    remove_error(store, vif)?;
-    if keys.state().is_gone() || keys.state() == XenbusState::Initialising {
-        return Ok(());
-    }
-    let closed = write(store, &vif.backend_dir(), &[], Some(XenbusState::Closed));
-    unless_refused(closed, ())
 }
 
 /// The entries of a directory; empty if it does not exist or may not be read.

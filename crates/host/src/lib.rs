@@ -40,6 +40,7 @@ mod session;
 mod settings;
 mod shared;
 mod status;
+mod take_over;
 mod tenants;
 mod uplink;
 mod vif_state;

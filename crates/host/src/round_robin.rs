@@ -44,6 +44,13 @@ impl RoundRobin {
         Some((vif, self.events.remove(&vif).unwrap_or_default()))
     }
 
+    /// The next vif, if it is like this.
+    pub(crate) fn next_if(&mut self, is_it: impl FnOnce(&Vif, &VifEvents) -> bool) -> Option<Vif> {
+        let vif = self.order.front()?;
+        self.events.get(vif).filter(|events| is_it(vif, events))?;
+        self.next().map(|(vif, _)| vif)
+    }
+
     /// Whether no vif has a turn.
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -69,8 +76,10 @@ mod tests {
         assert_eq!((first, events.has_frontend_changed, events.is_due), (vif(1), true, true));
         turns.note(vif(1), |events| events.has_frontend_changed = true);
         let expected = VifEvents { has_device_changed: true, ..VifEvents::default() };
+        let has_frontend = |_: &Vif, events: &VifEvents| events.has_frontend_changed;
+        assert_eq!(turns.next_if(has_frontend), None, "it keeps its turn");
         assert_eq!(turns.next(), Some((vif(2), expected)));
-        assert_eq!(turns.next().map(|(vif, _)| vif), Some(vif(1)));
+        assert_eq!(turns.next_if(has_frontend), Some(vif(1)));
         assert!(turns.is_empty());
     }
 }

@@ -23,7 +23,7 @@ use ringway_xenbus::{
     BadKeys, ControlConfig, EventPorts, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Vif,
     XenbusState,
 };
-use ringway_xenstore::{Client, Lost, Transport, domain_path, unless_refused};
+use ringway_xenstore::{Client, Lost, Transport, XsError, domain_path, unless_refused};
 use rustix::io::Errno;
 
 use crate::attach::{NewQueues, connect, disconnect};
@@ -171,6 +171,19 @@ impl<W: World> XenVif<W> {
     ) -> Result<(), Lost> {
         self.state.note_chosen(&mut parts.split(shared, now).1);
         self.act(shared, parts, now, |end, store, actions| end.resume(store, actions, now))
+    }
+
+    /// Handles what was read of its frontend's keys.
+    pub(crate) fn found_keys(
+        &mut self,
+        read: Result<Option<Keys>, XsError>,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        self.act(shared, parts, now, |end, store, actions| {
+            end.found_keys(store, actions, read, now)
+        })
     }
 
     pub(crate) fn feed(

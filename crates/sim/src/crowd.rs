@@ -13,7 +13,10 @@ use crate::world::World;
 pub struct Stage {
     /// Requests that it made of XenStore.
     pub requests: u64,
-    /// The most that it made in one turn. It handles calls between two turns.
+    /// How often it waited for replies: requests that are made together have one wait.
+    pub waits: u64,
+    /// The most that it made in one turn, for each vif that it took over in it. It handles calls
+    /// between two turns.
     pub most_in_a_turn: u64,
 }
 
@@ -40,6 +43,7 @@ fn stage(world: &World) -> Stage {
     let requests = world.backend.as_ref().map(|backend| &*backend.requests);
     requests.map_or_else(Stage::default, |it: &Requests| Stage {
         requests: it.made(),
+        waits: it.waits(),
         most_in_a_turn: it.most_in_a_turn(),
     })
 }

@@ -127,10 +127,14 @@ fn is_of_rate(watched: &Watched) -> bool {
     matches!(watched, Watched::Node(event) if event.path.ends_with("/rate"))
 }
 
+/// The most vifs that a process takes over in a turn.
+const TOGETHER: usize = 4;
+
 /// How many requests a process has made of XenStore.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     made: Cell<u64>,
+    waits: Cell<u64>,
     most_in_a_turn: Cell<u64>,
 }
 
@@ -139,13 +143,21 @@ impl Requests {
         self.made.get()
     }
 
+    /// How often it has waited for replies: requests that are made together have one wait.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.get()
+    }
+
     pub(crate) fn most_in_a_turn(&self) -> u64 {
         self.most_in_a_turn.get()
     }
 
-    /// Notes the end of a turn before which so many had been made.
-    fn note_turn(&self, before: u64) {
-        self.most_in_a_turn.set(self.most_in_a_turn.get().max(self.made.get() - before));
+    /// Notes the end of a turn before which so many had been made, and in which it took over so
+    /// many vifs.
+    fn note_turn(&self, before: u64, vifs: usize) {
+        let vifs = u64::try_from(vifs.clamp(1, TOGETHER)).unwrap_or(1);
+        let for_a_vif = (self.made.get() - before).div_ceil(vifs);
+        self.most_in_a_turn.set(self.most_in_a_turn.get().max(for_a_vif));
     }
 }
 
@@ -158,9 +170,20 @@ pub(crate) struct KillableTransport {
 
 impl Transport for KillableTransport {
     fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost> {
-        self.requests.made.set(self.requests.made.get() + 1);
+        let reply = self.requests(&[request], events)?.pop();
+        Ok(reply.expect("each request has a reply"))
+    }
+
+    fn requests(
+        &mut self,
+        requests: &[Request<'_>],
+        events: &mut Events,
+    ) -> Result<Vec<Reply>, Lost> {
+        let Requests { made, waits, .. } = &*self.requests;
+        made.set(made.get() + u64::try_from(requests.len()).unwrap_or(u64::MAX));
+        waits.set(waits.get() + u64::from(!requests.is_empty()));
         match self.is_alive.get() {
-            true => self.transport.request(request, events),
+            true => self.transport.requests(requests, events),
             false => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
         }
     }
@@ -306,14 +329,15 @@ impl Process {
 
     /// Handles one pending event, if there is one, or gives one vif its turn.
     pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
-        let before = self.requests.made();
+        let (before, vifs) = (self.requests.made(), self.host.vifs().count());
         let has_run = self.take_turn(plane)?;
         if plane.canary == Some(Canary::FreshBudgets) {
             let apart = self.host.states_mut().1.filter(|state| state.connection.is_none());
             apart.for_each(|state| state.limited.flood = unlimited());
         }
         while plane.canary == Some(Canary::LongTurn) && self.take_turn(plane)? {}
-        self.requests.note_turn(before);
+        let begun = self.host.vifs().count().saturating_sub(vifs);
+        self.requests.note_turn(before, begun);
         Ok(has_run)
     }
 

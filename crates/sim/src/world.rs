@@ -41,9 +41,10 @@ use crate::traffic::{Flow, announcement};
 use crate::virtio_vifs::Virtio;
 use crate::workers::{Workers, WorkersConfig};
 
-/// The most requests of XenStore in a turn of the control plane: it reads and writes the keys of
-/// one vif, which may end and begin again.
-const REQUESTS_MAX: u64 = 150;
+/// The most requests of XenStore in a turn of the control plane, for each vif that it takes over in
+/// it: it reads and writes the keys of one vif, which may end and begin again, and reads those of
+/// three others, which may be of no use.
+const REQUESTS_MAX: u64 = 150 + 3 * 60;
 
 /// The whole world.
 pub(crate) struct World {

@@ -77,4 +77,9 @@ fn the_work_of_the_control_plane_grows_with_the_number_of_vifs_and_no_faster() {
         assert!(many.requests <= few.requests * factor * 11 / 10, "{few:?}, {many:?}");
         assert!(many.most_in_a_turn <= 2 * few.most_in_a_turn, "{few:?}, {many:?}");
     }
+    // What the second process has done when it has taken over all.
+    for (guests, [_, resumed, _]) in sizes.into_iter().zip(stages) {
+        let waits = usize::try_from(resumed.waits).expect("few");
+        assert!(waits <= 8 * guests, "{guests} vifs took {waits} waits for XenStore");
+    }
 }

@@ -72,6 +72,8 @@ struct Rest {
     rate_limit: RateLimit,
     /// When the frontend's keys will be read, if scheduled, and the most queues to read.
     read: Option<(Instant, u16)>,
+    /// Whether reading is left to the owner, which may start other ends first.
+    is_starting: bool,
     is_finished: bool,
 }
 
@@ -85,6 +87,7 @@ impl BackendEnd {
             has_error_nodes: true,
             rate_limit: RateLimit::new(READS_BURST, READ_INTERVAL, now),
             read: None,
+            is_starting: false,
             is_finished: false,
         };
         let offers_multicast_control = offer.multicast_control;
@@ -148,7 +151,9 @@ impl BackendEnd {
     }
 
     /// Watches the frontend and begins the handshake. `own` are the keys found in the backend's
-    /// directory ([`KeySet::BackendDevice`]).
+    /// directory ([`KeySet::BackendDevice`]). If the frontend's keys are to be read, that is
+    /// [due](BackendEnd::due) at once: an owner that starts several ends reads the keys of all
+    /// together ([`wanted_keys`](BackendEnd::wanted_keys)).
     ///
     /// # Errors
     /// The loss of XenStore.
@@ -159,22 +164,29 @@ impl BackendEnd {
         own: &Keys,
         now: Instant,
     ) -> Result<(), Lost> {
-        let watched = store.watch_node(&self.rest.vif.frontend_state(), &self.token());
-        if let Err(refusal) = or_refusal(watched)? {
+        let offered = Offered::read(own);
+        let mut watches = vec![(self.rest.vif.frontend_state(), self.token())];
+        if self.offers_multicast_control || offered.multicast_control {
+            watches.push(self.rest.multicast_watch());
+        }
+        let dir = self.rest.vif.frontend_dir();
+        let mut nodes = device::known_paths(&dir, KeySet::FrontendState);
+        let of_keys = nodes.len();
+        nodes.extend(self.rest.vif.backend_errors());
+        let (watched, mut found) = store.watch_and_read(&watches, &nodes)?;
+        let errors = found.split_off(of_keys);
+        // A node that may not be read may be there.
+        self.rest.has_error_nodes = errors.iter().any(|found| !matches!(found, Ok(None)));
+        let mut refused = watched.into_iter().map(Result::err);
+        if let Some(refusal) = refused.next().flatten() {
             // A driver domain has a quota.
             return self.feed(store, process, Input::Refused(refusal.to_string()), now);
         }
-        let offered = Offered::read(own);
-        if self.offers_multicast_control || offered.multicast_control {
-            let (node, token) = self.rest.multicast_watch();
-            let watched = store.watch_node(&node, &token);
-            if let Err(refusal) = or_refusal(watched)? {
-                // What the frontend requests when it connects counts.
-                process.note(Note::Refused(&refusal));
-            }
+        if let Some(refusal) = refused.next().flatten() {
+            // What the frontend requests when it connects counts.
+            process.note(Note::Refused(&refusal));
         }
-        let dir = self.rest.vif.frontend_dir();
-        let read = device::read_keys_apart(store, &dir, KeySet::FrontendState);
+        let read = device::known_keys(&dir, KeySet::FrontendState, found);
         let peer = unless_refused(read, None)?.unwrap_or_else(|| Keys::new(&dir, []));
         let start = Input::Start {
             own: own.state(),
@@ -182,7 +194,33 @@ impl BackendEnd {
             offered,
             reconnects: Reconnects::read(&peer),
         };
-        self.feed(store, process, start, now)
+        self.rest.is_starting = true;
+        let started = self.feed(store, process, start, now);
+        self.rest.is_starting = false;
+        started
+    }
+
+    /// The frontend's keys that are to be read now, if any. The owner reads them at one moment, and
+    /// calls [`found_keys`](BackendEnd::found_keys).
+    pub fn wanted_keys(&mut self, now: Instant) -> Option<(String, KeySet)> {
+        self.rest.wanted_keys(now)
+    }
+
+    /// Handles what was read of the keys that were [wanted](BackendEnd::wanted_keys).
+    ///
+    /// # Errors
+    /// The loss of XenStore.
+    pub fn found_keys<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        process: &mut impl BackendProcess,
+        read: Result<Option<Keys>, XsError>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        match self.rest.found_keys(read, now)? {
+            Some(keys) => self.feed(store, process, keys, now),
+            None => Ok(()),
+        }
     }
 
     /// Handles an event of a watch on the frontend: on its state, or on its request of multicast
@@ -244,16 +282,9 @@ impl BackendEnd {
         process: &mut impl BackendProcess,
         now: Instant,
     ) -> Result<(), Lost> {
-        let Some((_, queues_max)) = self.rest.read.filter(|(at, _)| *at <= now) else {
-            return Ok(());
-        };
-        match or_refusal(self.rest.read_frontend(store, queues_max, now))? {
-            Ok(Some(keys)) => self.feed(store, process, keys, now),
-            Ok(None) => Ok(()),
-            Err(refusal) => {
-                process.note(Note::Refused(&refusal));
-                Ok(())
-            }
+        match self.rest.read_frontend(store, now)? {
+            Some(keys) => self.feed(store, process, keys, now),
+            None => Ok(()),
         }
     }
 
@@ -274,28 +305,43 @@ impl BackendEnd {
 }
 
 impl Rest {
-    /// Reads the frontend's keys, unless they have been read too often or the guest is changing
-    /// them; then the read is deferred.
+    /// Reads the frontend's keys, if that is due.
     fn read_frontend<T: Transport>(
         &mut self,
         store: &mut Client<T>,
-        queues_max: u16,
         now: Instant,
-    ) -> Result<Option<Input>, XsError> {
+    ) -> Result<Option<Input>, Lost> {
+        let Some((dir, set)) = self.wanted_keys(now) else { return Ok(None) };
+        let read = device::read_keys_once(store, &dir, set);
+        self.found_keys(read, now)
+    }
+
+    /// What is to be read now, unless it has been read too often; then the read is deferred.
+    fn wanted_keys(&mut self, now: Instant) -> Option<(String, KeySet)> {
+        let (_, queues_max) = self.read.filter(|(at, _)| *at <= now)?;
         if let Err(later) = self.rate_limit.take(now) {
             self.read = Some((later, queues_max));
-            return Ok(None);
+            return None;
         }
-        let dir = self.vif.frontend_dir();
-        let set = KeySet::FrontendKeys { queues_max };
-        self.read = None;
-        match or_refusal(device::read_keys_once(store, &dir, set))? {
+        Some((self.vif.frontend_dir(), KeySet::FrontendKeys { queues_max }))
+    }
+
+    /// What follows from keys that were read. If the guest was changing them, they are read again
+    /// later.
+    fn found_keys(
+        &mut self,
+        read: Result<Option<Keys>, XsError>,
+        now: Instant,
+    ) -> Result<Option<Input>, Lost> {
+        let Some((_, queues_max)) = self.read.take() else { return Ok(None) };
+        match or_refusal(read)? {
             Err(refusal) if refusal.is(Errno::Again) => {
                 self.read = Some((now + READ_INTERVAL, queues_max));
                 Ok(None)
             }
             // Keys that may not be read count as absent.
             read => {
+                let dir = self.vif.frontend_dir();
                 let keys = read.unwrap_or(None).unwrap_or_else(|| Keys::new(&dir, []));
                 Ok(Some(Input::FrontendKeys(keys)))
             }
@@ -366,7 +412,10 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 device::write(store, &rest.vif.backend_dir(), &changes, state)?;
             }
             Action::ReadFrontend { queues_max } => {
-                return rest.read_frontend(store, queues_max, *now);
+                rest.read = Some((*now, queues_max));
+                if !rest.is_starting {
+                    return Ok(rest.read_frontend(store, *now)?);
+                }
             }
             Action::Retry { reason, queues_max } => {
                 // Report it once, however often it is retried.

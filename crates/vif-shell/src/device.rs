@@ -49,26 +49,76 @@ pub fn read_keys_apart<T: Transport>(
     keys(|paths| store.read_all(paths), dir, set)
 }
 
+/// Reads the known keys of several devices' directories side by side, each as
+/// [`read_keys_once`] does.
+///
+/// # Errors
+/// The loss of the store.
+pub fn read_keys_together<T: Transport>(
+    store: &mut Client<T>,
+    wanted: &[(String, KeySet)],
+) -> Result<Vec<Result<Option<Keys>, XsError>>, Lost> {
+    let (read, outcomes) = store.snapshots(wanted.len(), |snapshots| {
+        let known: Vec<Vec<String>> =
+            wanted.iter().map(|(dir, set)| known_paths(dir, *set)).collect();
+        let found = snapshots.read(&known)?.into_iter().zip(wanted);
+        let mut read: Vec<Result<Option<Keys>, XsError>> =
+            found.map(|(found, (dir, set))| known_keys(dir, *set, found)).collect();
+        let more = read.iter().zip(wanted).map(|(keys, (_, set))| match keys {
+            Ok(Some(keys)) => set.queue_keys(keys).iter().map(|name| keys.path(name)).collect(),
+            _ => Vec::new(),
+        });
+        let more: Vec<Vec<String>> = more.collect();
+        let found = snapshots.read(&more)?;
+        for ((keys, (_, set)), found) in read.iter_mut().zip(wanted).zip(found) {
+            if let Ok(Some(known)) = keys {
+                let names = set.queue_keys(known);
+                if let Err(error) = add(known, &names, found) {
+                    *keys = Err(error);
+                }
+            }
+        }
+        Ok(read)
+    })?;
+    let read = read.into_iter().zip(outcomes);
+    Ok(read.map(|(keys, outcome)| outcome.map_err(XsError::from).and(keys)).collect())
+}
+
 /// Reads the keys whose names are known beforehand together, and then those that depend on them.
 fn keys(
     mut read: impl FnMut(&[String]) -> Result<Vec<Found>, Lost>,
     dir: &str,
     set: KeySet,
 ) -> Result<Option<Keys>, XsError> {
-    let mut keys = Keys::new(dir, []);
-    let names: Vec<String> = set.names().map(str::to_owned).collect();
-    let paths = names.iter().map(|name| keys.path(name));
-    let paths: Vec<String> = [dir.to_owned()].into_iter().chain(paths).collect();
-    let mut found = read(&paths)?.into_iter();
+    let found = read(&known_paths(dir, set))?;
+    let Some(mut keys) = known_keys(dir, set, found)? else { return Ok(None) };
+    let more = set.queue_keys(&keys);
+    if !more.is_empty() {
+        let paths: Vec<String> = more.iter().map(|name| keys.path(name)).collect();
+        add(&mut keys, &more, read(&paths)?)?;
+    }
+    Ok(Some(keys))
+}
+
+/// The directory, and its keys whose names are known beforehand.
+pub(crate) fn known_paths(dir: &str, set: KeySet) -> Vec<String> {
+    let keys = Keys::new(dir, []);
+    [dir.to_owned()].into_iter().chain(set.names().map(|name| keys.path(name))).collect()
+}
+
+/// The keys among what was found there; `None` if the directory does not exist.
+pub(crate) fn known_keys(
+    dir: &str,
+    set: KeySet,
+    found: Vec<Found>,
+) -> Result<Option<Keys>, XsError> {
+    let mut found = found.into_iter();
     if found.next().transpose()?.flatten().is_none() {
         return Ok(None);
     }
+    let mut keys = Keys::new(dir, []);
+    let names: Vec<String> = set.names().map(str::to_owned).collect();
     add(&mut keys, &names, found)?;
-    let of_queues = set.queue_keys(&keys);
-    if !of_queues.is_empty() {
-        let paths: Vec<String> = of_queues.iter().map(|name| keys.path(name)).collect();
-        add(&mut keys, &of_queues, read(&paths)?)?;
-    }
     Ok(Some(keys))
 }
 

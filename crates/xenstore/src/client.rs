@@ -32,6 +32,9 @@ const KERNEL_DEVICE: &str = "/dev/xen/xenbus";
 /// The value of a node, `None` if there is no such node, or why it cannot be read.
 pub type Found = Result<Option<Vec<u8>>, XsError>;
 
+/// Whether a watch is set, or why not.
+pub type Watching = Result<(), Refusal>;
+
 /// A session with a XenStore.
 ///
 /// Every method may fail with [`XsError::Lost`] once the store is gone.
@@ -121,6 +124,38 @@ impl<T: Transport> Client<T> {
         self.outside().read_all(paths)
     }
 
+    /// Reads groups of nodes side by side, each group as it is at one moment. The store gets the
+    /// requests of all groups before it replies. Returns what `work` returns, and for each group
+    /// whether it was refused: with `EAGAIN` if another session changed a node of it meanwhile.
+    ///
+    /// A store may limit the transactions of a session, so there should be few groups.
+    ///
+    /// # Errors
+    /// The loss of the store.
+    pub fn snapshots<R>(
+        &mut self,
+        groups: usize,
+        work: impl FnOnce(&mut Snapshots<'_, T>) -> Result<R, Lost>,
+    ) -> Result<(R, Vec<Result<(), Refusal>>), Lost> {
+        let started = self.call_all(&vec![START; groups])?;
+        let started = started.into_iter().map(|reply| match reply {
+            Ok(reply) => transaction_id(&reply).map(Ok),
+            Err(refusal) => Ok(Err(refusal)),
+        });
+        let ids = started.collect::<Result<Vec<_>, Lost>>()?;
+        let mut snapshots = Snapshots { client: self, ids };
+        let value = work(&mut snapshots)?;
+        let Snapshots { client, ids } = snapshots;
+        let end = |tx: &u32| Request { op: Op::TransactionEnd, tx: *tx, payload: COMMIT };
+        let ends: Vec<Request<'_>> = ids.iter().flatten().map(end).collect();
+        let mut ended = client.call_all(&ends)?.into_iter();
+        let outcomes = ids.into_iter().map(|id| match id {
+            Ok(_) => ended.next().map_or(Ok(()), |reply| reply.map(drop)),
+            Err(refusal) => Err(refusal),
+        });
+        Ok((value, outcomes.collect()))
+    }
+
     /// Sets the value of a node; creates it, and its parent directories, if needed.
     ///
     /// # Errors
@@ -153,6 +188,26 @@ impl<T: Transport> Client<T> {
         self.outside().directory(path)
     }
 
+    /// The names of the children of several nodes, in the same order, each as
+    /// [`directory`](Client::directory) returns them. The store gets all requests before it
+    /// replies.
+    ///
+    /// # Errors
+    /// The loss of the store.
+    pub fn directories(
+        &mut self,
+        paths: &[String],
+    ) -> Result<Vec<Result<Vec<String>, XsError>>, Lost> {
+        let payloads: Vec<Vec<u8>> = terminated(paths).collect();
+        let list = |payload| Request { op: Op::Directory, tx: 0, payload };
+        let requests: Vec<Request<'_>> =
+            payloads.iter().map(|payload| list(payload.as_slice())).collect();
+        let replies = self.call_all(&requests)?.into_iter().zip(paths);
+        let listed =
+            replies.map(|(reply, path)| self.outside().listed(path, reply.map_err(XsError::from)));
+        Ok(listed.collect())
+    }
+
     /// Replaces the permissions of a node.
     ///
     /// # Errors
@@ -177,9 +232,39 @@ impl<T: Transport> Client<T> {
     /// # Errors
     /// As [`watch`](Client::watch).
     pub fn watch_node(&mut self, path: &str, token: &str) -> Result<(), XsError> {
-        self.watch(path, token)?;
-        self.events.keep_only(path, token);
-        Ok(())
+        let watches = [(path.to_owned(), token.to_owned())];
+        let (mut set, _) = self.watch_and_read(&watches, &[])?;
+        Ok(set.pop().unwrap_or(Ok(()))?)
+    }
+
+    /// Sets watches as [`watch_node`](Client::watch_node) does, each a node and a token, and then
+    /// reads nodes as [`read_all`](Client::read_all) does. The store gets all requests before it
+    /// replies.
+    ///
+    /// # Errors
+    /// The loss of the store.
+    pub fn watch_and_read(
+        &mut self,
+        watches: &[(String, String)],
+        paths: &[String],
+    ) -> Result<(Vec<Watching>, Vec<Found>), Lost> {
+        // Beforehand, because events may come together with replies.
+        watches.iter().for_each(|(node, token)| self.events.keep_only(node, token));
+        let payload = |(node, token): &(String, String)| format!("{node}\0{token}\0").into_bytes();
+        let payloads: Vec<Vec<u8>> = watches.iter().map(payload).chain(terminated(paths)).collect();
+        let watching = std::iter::repeat_n(Op::Watch, watches.len());
+        let ops = watching.chain(std::iter::repeat(Op::Read));
+        let requests: Vec<Request<'_>> =
+            payloads.iter().zip(ops).map(|(payload, op)| Request { op, tx: 0, payload }).collect();
+        let mut replies = self.call_all(&requests)?.into_iter();
+        let mut set = Vec::new();
+        for ((_, token), reply) in watches.iter().zip(&mut replies) {
+            if reply.as_ref().is_err_and(|refusal| !refusal.is(Errno::Exist)) {
+                self.events.forget(token);
+            }
+            set.push(reply.map(drop));
+        }
+        Ok((set, replies.map(found).collect()))
     }
 
     /// Withdraws a watch. Events in flight may still arrive.
@@ -234,13 +319,10 @@ impl<T: Transport> Client<T> {
         &mut self,
         work: impl FnOnce(&mut Transaction<'_, T>) -> Result<R, XsError>,
     ) -> Result<R, XsError> {
-        let started = self.call(0, Op::TransactionStart, "", &[b"\0"])?;
-        let id = std::str::from_utf8(started.strip_suffix(b"\0").unwrap_or(&started))
-            .ok()
-            .and_then(|id| id.parse().ok())
-            .ok_or_else(|| Lost::sent("a transaction without a number"))?;
+        let started = self.call(0, Op::TransactionStart, "", &[START.payload])?;
+        let id = transaction_id(&started)?;
         let outcome = work(&mut Transaction { client: self, id });
-        let verdict = if outcome.is_ok() { b"T\0" } else { b"F\0" };
+        let verdict = if outcome.is_ok() { COMMIT } else { b"F\0" };
         let ended = self.call(id, Op::TransactionEnd, "", &[verdict]);
         let value = outcome?;
         ended.map(|_| value)
@@ -281,6 +363,22 @@ impl<T: Transport> Client<T> {
         let reply = self.transport.request(request, &mut self.events)?;
         reply.map_err(|errno| refusal(op, path, Reason::Errno(errno)))
     }
+
+    /// Makes requests of which none depends on another's reply.
+    fn call_all(
+        &mut self,
+        requests: &[Request<'_>],
+    ) -> Result<Vec<Result<Vec<u8>, Refusal>>, Lost> {
+        let replies = self.transport.requests(requests, &mut self.events)?;
+        let replies = replies.into_iter().zip(requests).map(|(reply, request)| {
+            reply.map_err(|errno| {
+                let path = request.payload.split(|byte| *byte == 0).next().unwrap_or_default();
+                let path = String::from_utf8_lossy(path).into_owned();
+                Refusal { op: request.op, path, reason: Reason::Errno(errno) }
+            })
+        });
+        Ok(replies.collect())
+    }
 }
 
 /// Readable when there may be watch events. Events that came together with a reply are inside the
@@ -288,6 +386,43 @@ impl<T: Transport> Client<T> {
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.transport.as_fd()
+    }
+}
+
+/// The start of a transaction.
+const START: Request<'static> = Request { op: Op::TransactionStart, tx: 0, payload: b"\0" };
+/// What ends a transaction that takes effect.
+const COMMIT: &[u8] = b"T\0";
+
+/// Groups of nodes that are read side by side. See [`Client::snapshots`].
+#[derive(Debug)]
+pub struct Snapshots<'a, T = Socket> {
+    client: &'a mut Client<T>,
+    /// The number of each group's transaction, or why it was refused.
+    ids: Vec<Result<u32, Refusal>>,
+}
+
+impl<T: Transport> Snapshots<'_, T> {
+    /// Reads these nodes of each group, as [`Client::read_all`] does; nothing of a group that was
+    /// refused.
+    ///
+    /// # Errors
+    /// The loss of the store.
+    pub fn read(&mut self, groups: &[Vec<String>]) -> Result<Vec<Vec<Found>>, Lost> {
+        let (mut payloads, mut counts) = (Vec::new(), Vec::new());
+        for (id, paths) in self.ids.iter().zip(groups) {
+            let before = payloads.len();
+            if let Ok(tx) = id {
+                payloads.extend(terminated(paths).map(|payload| (*tx, payload)));
+            }
+            counts.push(payloads.len() - before);
+        }
+        let requests: Vec<Request<'_>> = payloads
+            .iter()
+            .map(|(tx, payload)| Request { op: Op::Read, tx: *tx, payload })
+            .collect();
+        let mut replies = self.client.call_all(&requests)?.into_iter().map(found);
+        Ok(counts.into_iter().map(|count| replies.by_ref().take(count).collect()).collect())
     }
 }
 
@@ -320,17 +455,11 @@ impl<T: Transport> Transaction<'_, T> {
     /// # Errors
     /// As there.
     pub fn read_all(&mut self, paths: &[String]) -> Result<Vec<Found>, Lost> {
-        let payloads: Vec<Vec<u8>> =
-            paths.iter().map(|path| [path.as_bytes(), b"\0"].concat()).collect();
+        let payloads: Vec<Vec<u8>> = terminated(paths).collect();
         let request = |payload| Request { op: Op::Read, tx: self.id, payload };
         let requests: Vec<Request<'_>> =
             payloads.iter().map(|payload| request(payload.as_slice())).collect();
-        let Client { transport, events } = &mut *self.client;
-        let replies = transport.requests(&requests, events)?;
-        let found = replies.into_iter().zip(paths).map(|(reply, path)| {
-            absent_as_none(reply.map_err(|errno| refusal(Op::Read, path, Reason::Errno(errno))))
-        });
-        Ok(found.collect())
+        Ok(self.client.call_all(&requests)?.into_iter().map(found).collect())
     }
 
     /// As [`Client::write`].
@@ -363,7 +492,17 @@ impl<T: Transport> Transaction<'_, T> {
     /// # Errors
     /// As there.
     pub fn directory(&mut self, path: &str) -> Result<Vec<String>, XsError> {
-        match self.call(Op::Directory, path) {
+        let reply = self.call(Op::Directory, path);
+        self.listed(path, reply)
+    }
+
+    /// The names in the reply to a request for a directory.
+    fn listed(
+        &mut self,
+        path: &str,
+        reply: Result<Vec<u8>, XsError>,
+    ) -> Result<Vec<String>, XsError> {
+        match reply {
             Err(error) if error.is(Errno::Toobig) => self.directory_in_parts(path),
             listed => match absent_as_none(listed)? {
                 Some(names) => split_names(&names, path),
@@ -428,6 +567,21 @@ fn split_names(names: &[u8], path: &str) -> Result<Vec<String>, XsError> {
 
 fn utf8(op: Op, bytes: Vec<u8>, path: &str) -> Result<String, XsError> {
     String::from_utf8(bytes).map_err(|_| refusal(op, path, Reason::NotText))
+}
+
+/// Paths as the protocol carries them.
+fn terminated(paths: &[String]) -> impl Iterator<Item = Vec<u8>> {
+    paths.iter().map(|path| [path.as_bytes(), b"\0"].concat())
+}
+
+fn found(reply: Result<Vec<u8>, Refusal>) -> Found {
+    absent_as_none(reply.map_err(XsError::from))
+}
+
+fn transaction_id(started: &[u8]) -> Result<u32, Lost> {
+    let text = std::str::from_utf8(started.strip_suffix(b"\0").unwrap_or(started)).ok();
+    let id = text.and_then(|id| id.parse().ok());
+    id.ok_or_else(|| Lost::sent("a transaction without a number"))
 }
 
 fn absent_as_none(outcome: Result<Vec<u8>, XsError>) -> Result<Option<Vec<u8>>, XsError> {

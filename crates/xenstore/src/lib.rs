@@ -27,7 +27,7 @@ mod transport;
 mod tree;
 mod watch;
 
-pub use client::{Client, Found, Transaction};
+pub use client::{Client, Found, Snapshots, Transaction, Watching};
 pub use error::{Lost, Reason, Refusal, XsError, or_refusal, unless_refused};
 pub use events::{Events, WatchEvent, Watched};
 pub use local::{LocalStore, LocalTransport};
