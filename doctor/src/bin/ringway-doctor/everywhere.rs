@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_not_told_that_only_root_may() {
+    fn root_gets_another_reason_than_others() {
         assert!(why_refused(Uid::ROOT).contains("although this is root"));
         assert!(why_refused(Uid::from_raw(1000)).starts_with("only root may"));
     }
