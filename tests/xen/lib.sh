@@ -75,6 +75,8 @@ backend_start() {
     local queues=${1:-4}
     say "backend $BACKEND, at most $queues queues"
     if [ "$BACKEND" = kernel ]; then
+        # The service keeps it away.
+        rm -f /etc/modprobe.d/no-xen-netback.conf
         modprobe xen-netback max_queues="$queues"
     elif [ "$DOM0" = small ]; then
         ringway_has run || skip "this ringway run has no --hypervisor"
@@ -354,6 +356,27 @@ guest_comes_up() {
     # The first event is for the watch itself.
     guest_is_up "$1" || timeout 5 xenstore-watch -n 2 "$up" || true
     guest_is_up "$1"
+}
+
+# Makes a driver domain `driver` with a bridge that has dom0's addresses of `bridge_create`, and
+# starts the backend in it.
+driver_start() {
+    local programs=no
+    [ "$BACKEND" = kernel ] || programs=yes
+    guest_start driver role=backend vif=no memory=512 vcpus=2 programs=$programs
+    # dom0 cannot read its logs after it has ended.
+    trap 'guest driver "tail -n 500 /var/log/xen/* /tmp/ringway.log" > "$FOLDER/driver.log" || true' EXIT
+    guest driver 'ip link add br0 type bridge forward_delay 0 && ip link set br0 up &&
+        ip address add 10.77.0.1/24 dev br0 && ip address add fd77::1/64 dev br0 nodad'
+    if [ "$BACKEND" = kernel ]; then
+        guest driver modprobe xen-netback max_queues=2
+    else
+        # A whole Debian as dom0 need not have it installed.
+        guest driver ringway run --help | grep -- --hypervisor > /dev/null || skip "this ringway run has no --hypervisor"
+        guest_begin driver /tmp/ringway.log ringway --log-level debug run --hypervisor xen --dir /run/ringway --max-queues 2
+        wait_until 60 "ringway is ready" guest driver ringway vif list --dir /run/ringway
+    fi
+    guest driver xl devd
 }
 
 guest_is_up() {
