@@ -8,6 +8,7 @@ use ringway_control::{Link, OpenerOrder};
 use ringway_host::{DescriptionChanges, VirtioWanted};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::hangup::Hangup;
+use ringway_xenstore::Lost;
 use serde_json::Value;
 
 use crate::Backend;
@@ -61,7 +62,7 @@ impl<H: Hypervisor> Backend<H> {
         (common, changed): (Value, Vec<String>),
         opener: &Arc<Link>,
     ) -> io::Result<()> {
-        let outcome = self.take_over(common, changed);
+        let outcome = self.take_over(common, changed)?;
         let error = outcome.as_ref().err().cloned();
         let DescriptionChanges { added, removed, .. } = outcome.unwrap_or_default();
         opener.send(&OpenerOrder::Reloaded { added, removed, error }, &[])?;
@@ -69,21 +70,28 @@ impl<H: Hypervisor> Backend<H> {
         Ok(())
     }
 
+    /// Returns what has changed, or why nothing can.
     fn take_over(
         &mut self,
         common: Value,
         changed: Vec<String>,
-    ) -> Result<DescriptionChanges, String> {
+    ) -> Result<Result<DescriptionChanges, String>, Lost> {
         let Backend { host, store, process, reloading, .. } = self;
         let Process { config, machinery, reports, .. } = process;
         let described = std::mem::take(&mut reloading.described).into_iter();
         let described = described.map(|vhost| (config.read_vhost)(vhost).map(|vif| vif.wanted));
-        let described = described.collect::<Result<Vec<VirtioWanted>, String>>()?;
-        let Common { defaults, uplink: rules } = (config.read_common)(common)?;
+        let described = described.collect::<Result<Vec<VirtioWanted>, String>>();
         let now = Instant::now();
-        let changes = host.reload(described, now, &mut machinery.parts(store))?;
+        let taken_over = described.and_then(|described| {
+            let common = (config.read_common)(common)?;
+            Ok((common, host.reload(described, now, &mut machinery.parts(store))?))
+        });
+        let (Common { defaults, uplink: rules }, changes) = match taken_over {
+            Ok(taken_over) => taken_over,
+            Err(reason) => return Ok(Err(reason)),
+        };
         let mut changes = DescriptionChanges { common: changed, ..changes };
-        host.set_defaults(defaults, now, &mut machinery.parts(store));
+        host.set_defaults(defaults, now, &mut machinery.parts(store))?;
         let hosting = &mut machinery.hosting(&mut host.shared);
         let uplink = host.uplink.as_mut().zip(rules);
         if let Some(Err(error)) = uplink.map(|(uplink, rules)| uplink.set_rules(&rules, hosting)) {
@@ -93,7 +101,7 @@ impl<H: Hypervisor> Backend<H> {
         tracing::info!("the description was read again: {changes}");
         reports.described();
         changes.kept().iter().for_each(|line| tracing::warn!("{line}"));
-        Ok(changes)
+        Ok(Ok(changes))
     }
 
     /// The description is in force, or nothing has changed.

@@ -58,13 +58,14 @@ fn of_uplink(host: &Host, value: fn(&Uplink) -> String) -> String {
 
 impl Host {
     /// This host once it has taken over from a description, read again while it runs, what can
-    /// change then: of the switch, limits and rules of vifs without their own; of the uplink, its
-    /// VLANs, limits and routers; and bridges that it did not have. Rules are for one network, so
+    /// change then: queues, limits and rules of vifs without their own; of the uplink, its VLANs,
+    /// limits and routers; and bridges that it did not have. Rules are for one network, so
     /// those for another uplink, by its name, are not taken over.
     pub fn taking_over(&self, described: &Host) -> Host {
         let Switch { limits, locking_mode, addresses_per_vif, .. } = described.switch;
         let switch = Switch { limits, locking_mode, addresses_per_vif, ..self.switch.clone() };
-        let mut host = Host { switch, ..self.clone() };
+        let max_queues = described.max_queues;
+        let mut host = Host { switch, max_queues, ..self.clone() };
         let is_new = |bridge: &&Bridge| self.bridges.iter().all(|it| it.name != bridge.name);
         host.bridges.extend(described.bridges.iter().filter(is_new).cloned());
         if let (Some(uplink), Some(described)) = (&mut host.uplink, &described.uplink) {
@@ -177,27 +178,33 @@ mod tests {
     }
 
     #[test]
-    fn a_running_host_takes_over_limits_and_rules_of_the_switch_and_of_the_same_uplink() {
+    fn a_running_host_takes_over_queues_limits_and_rules_of_vifs_and_of_the_same_uplink() {
         let before = described("[uplink]\nmtu = 1400\n");
         let text = |name: &str| {
             let uplink = "mtu = 1300\nvlan = 5\ntrunk = [6]\nmulticast-router = 'never'\n\
                           broadcast-rate = 5\n[switch]\nflood-rate = 7\nageing-seconds = 9\n\
-                          addresses-per-vif = 3\nlocking-mode = 'unlocked'\n";
+                          addresses-per-vif = 3\nlocking-mode = 'unlocked'\n\
+                          [host]\nmax-queues = 61\n";
             format!("[uplink]\nname = '{name}'\n{uplink}")
         };
         let now = described(&text("ringway0"));
         let then = before.taking_over(&now);
         let of_uplink =
             ["uplink.vlan", "uplink.trunk", "uplink.multicast-router", "uplink.broadcast-rate"];
-        let of_switch = ["switch.addresses-per-vif", "switch.locking-mode", "switch.flood-rate"];
+        let of_vifs = [
+            "host.max-queues",
+            "switch.addresses-per-vif",
+            "switch.locking-mode",
+            "switch.flood-rate",
+        ];
         let names = |names: Vec<String>| names.into_iter().collect::<BTreeSet<_>>();
-        let all = of_uplink.into_iter().chain(of_switch).map(str::to_owned).collect();
+        let all = of_uplink.into_iter().chain(of_vifs).map(str::to_owned).collect();
         assert_eq!(names(differences(&before, &then)), names(all));
         assert_eq!(differences(&then, &now), ["uplink.mtu", "switch.ageing-seconds"]);
         assert!(differences(&then, &then.taking_over(&now)).is_empty());
         let another = described(&text("up1"));
         let of_another = differences(&before, &before.taking_over(&another));
-        assert_eq!(names(of_another), names(of_switch.map(str::to_owned).to_vec()));
+        assert_eq!(names(of_another), names(of_vifs.map(str::to_owned).to_vec()));
         let without = before.taking_over(&described(""));
         assert!(differences(&before, &without).is_empty(), "an uplink does not go");
     }

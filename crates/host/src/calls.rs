@@ -125,8 +125,9 @@ impl<W: World> Caller<'_, '_, W> {
         refusal.map_or(Ok(()), Err)?;
         let key = KeyChange::Set(MAX_QUEUES_KEY.to_owned(), queues_max.to_string());
         self.write_keys(vif, &[key])?;
-        if let Some(state) = self.host.state_mut(vif) {
-            state.offer.queues_max = queues_max;
+        if let Some(xen) = self.host.vifs.get_mut(&vif) {
+            xen.has_own_queues = true;
+            xen.state.offer.queues_max = queues_max;
         }
         let reconnect = match reconnect {
             Reconnect::Now => backend::Reconnect::Now,
@@ -278,7 +279,7 @@ impl<W: World> Caller<'_, '_, W> {
 impl<W: World> XenVif<W> {
     /// Why its guest cannot have so many queues, or not at that time; `None` if it can.
     fn refuse_queues(&self, queues_max: u16, reconnect: Reconnect) -> Option<String> {
-        let XenVif { end, state } = self;
+        let XenVif { end, state, .. } = self;
         let name = &state.name;
         let device = state.device.as_ref();
         if let Some(device) = device.filter(|device| queues_max > device.queues_made) {

@@ -103,6 +103,8 @@ pub struct Defaults {
     pub locking: Option<LockingMode>,
     /// Ethernet addresses that it may have.
     pub addresses_max: u32,
+    /// Queues that its guest may ask for, if it is a vif of Xen.
+    pub queues_max: u16,
 }
 
 impl Shared {
@@ -129,10 +131,15 @@ impl Shared {
     }
 
     /// What applies to vifs that have nothing of their own.
-    pub(crate) fn defaults(&self) -> Defaults {
+    pub fn defaults(&self) -> Defaults {
         let SwitchConfig { flood, storm, addresses_per_port_max, .. } = self.config.switch;
-        let addresses_max = addresses_per_port_max;
-        Defaults { flood, storm, locking: self.config.locking, addresses_max }
+        Defaults {
+            flood,
+            storm,
+            locking: self.config.locking,
+            addresses_max: addresses_per_port_max,
+            queues_max: self.config.max_queues,
+        }
     }
 
     /// A new budget for what a port without limits of its own may flood.

@@ -112,7 +112,7 @@ impl<W: World> Host<W> {
 
 impl View<'_> {
     fn xen_vif<W: World>(&self, vif: Vif, xen: &XenVif<W>, guest: Option<String>) -> VifStatus {
-        let XenVif { end, state } = xen;
+        let XenVif { end, state, .. } = xen;
         let caps = state.connection.as_ref().map_or(OffloadCaps::NONE, |it| it.caps);
         let status = self.vif(state);
         VifStatus {

@@ -40,6 +40,8 @@ use crate::world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, World};
 pub struct XenVif<W: World> {
     /// Its handshake.
     pub end: BackendEnd,
+    /// Whether it has a number of queues of its own, and not that of all vifs.
+    pub(crate) has_own_queues: bool,
     /// All else.
     pub state: VifState<W>,
 }
@@ -100,6 +102,7 @@ impl<W: World> XenVif<W> {
         let control_ring = wanted.as_ref().is_some_and(|wanted| wanted.control_ring);
         let bind = wanted.as_ref().map_or_else(Bind::default, |wanted| wanted.bind);
         let multicast_control = wanted.as_ref().is_some_and(|wanted| wanted.multicast_control);
+        let has_own_queues = wanted.as_ref().is_some_and(|wanted| wanted.has_own_queues);
         let offer = shared.offer(wanted.as_ref().map(|wanted| wanted.queues_max));
         let offer = Offer { control_ring, multicast_control, ..offer };
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
@@ -108,7 +111,7 @@ impl<W: World> XenVif<W> {
         let chosen = Chosen::known(&state.name, keys, parts.notes, now);
         let state = VifState { device, is_quarantined, chosen, ..state };
         let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
-        let mut begun = XenVif { end, state };
+        let mut begun = XenVif { end, has_own_queues, state };
         if begun.state.is_for_ovs() {
             begun.state.facts = facts(vif, keys, parts.store)?;
             begun.state.bind = bind;
@@ -209,7 +212,7 @@ impl<W: World> XenVif<W> {
     ) -> Result<(), Lost> {
         let vif = self.end.vif();
         let (store, mut hosting) = parts.split(shared, now);
-        let XenVif { end, state } = self;
+        let XenVif { end, state, .. } = self;
         act(end, store, &mut XenActions { vif, state, hosting: &mut hosting })
     }
 
@@ -270,6 +273,8 @@ pub struct XenWanted {
     rules: Rules,
     /// The most queues to offer.
     queues_max: u16,
+    /// Whether the toolstack has set that.
+    has_own_queues: bool,
     /// The queues of its network device, if it has one.
     pub queues: u16,
     /// Whether to offer a control ring.
@@ -296,12 +301,22 @@ impl XenWanted {
         keys.iface_id().map_or(Ok(()), |id| check_id("iface-id", id)).map_err(Unservable::Id)?;
         let bind = keys.bind().map_or(Ok(Bind::default()), str::parse);
         let bind = bind.map_err(|error| Unservable::Id(format!("{BIND} is {error}")))?;
-        let queues_max = keys.max_queues_limit()?.unwrap_or(queues_max).max(1);
+        let own_queues = keys.max_queues_limit()?;
+        let queues_max = own_queues.unwrap_or(queues_max).max(1);
         // A connected guest keeps the offer of the backend's previous run.
         let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
         let control_ring = keys.wants_control_ring()?;
         let multicast_control = keys.wants_multicast_control()?;
-        Ok(XenWanted { rules, queues_max, queues, control_ring, multicast_control, bind })
+        let has_own_queues = own_queues.is_some();
+        Ok(XenWanted {
+            rules,
+            queues_max,
+            has_own_queues,
+            queues,
+            control_ring,
+            multicast_control,
+            bind,
+        })
     }
 }
 

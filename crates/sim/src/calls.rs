@@ -230,9 +230,12 @@ impl World {
             };
             let is_right = match shown.filter(|shown| shown.state == "Connected") {
                 Some(shown) if is_at_rest => {
+                    // Its device has as many as were offered when it was made.
+                    let is_patched = self.scenario.are_patched[guest];
+                    let of_all = (!is_patched).then_some(self.scenario.queues_max);
                     is_made_so(shown)
                         && shown.error.is_none()
-                        && self.settings.are_shown(vif, shown)
+                        && self.settings.are_shown(vif, shown, of_all)
                         && shown.queues.len() == self.plane.guests[guest].nics.len()
                 }
                 Some(shown) => is_made_so(shown),
@@ -243,7 +246,7 @@ impl World {
         for hostile in &self.plane.hostiles {
             let vif = vif_of(hostile.domid);
             let shown = status.vifs.iter().find(|shown| shown.name == vif_name(vif));
-            let is_right = shown.is_none_or(|shown| self.settings.are_shown(vif, shown));
+            let is_right = shown.is_none_or(|shown| self.settings.are_shown(vif, shown, None));
             ensure(!is_at_rest || is_right, Rule::Calls, || format!("set and shown: {shown:?}"))?;
         }
         if is_at_rest { self.check_virtio_status(&status) } else { Ok(()) }

@@ -266,6 +266,8 @@ marks! {
     ReloadEnds => "reload: one removed",
     /// It had no virtio vif any more.
     ReloadRemoves => "reload: all removed",
+    /// It had another number of queues for guests of Xen.
+    ReloadQueues => "reload: other queues for guests of Xen",
     /// The process of a front-end was killed.
     FrontEndKilled => "front-end killed",
     /// Another process came in its place.

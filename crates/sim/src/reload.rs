@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ringway_datapath::{Mirrored, MirroredPassage, PortRules, QueueCounters};
-use ringway_host::{Connection, DescriptionChanges, Event, Parts, VirtioWanted, vif_name};
+use ringway_host::{
+    Connection, Defaults, DescriptionChanges, Event, Parts, VirtioWanted, vif_name,
+};
 use ringway_switch::PortId;
 use ringway_xenbus::{Rate, VifLimits};
+use ringway_xenstore::Lost;
 
 use crate::canary::Canary;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
@@ -139,6 +142,22 @@ impl World {
         for (number, before) in before.iter().enumerate() {
             self.follow_reload(number, before, &numbered)?;
         }
+        match self.plane.choices.is_one_in(4) {
+            true => self.describe_queues(),
+            false => Ok(()),
+        }
+    }
+
+    /// The description has another number of queues for guests of Xen, which connected ones keep.
+    fn describe_queues(&mut self) -> Checked {
+        let World { plane, backend, scenario, settings, .. } = self;
+        let Some(backend) = backend else { return Ok(()) };
+        let queues_max = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
+        scenario.queues_max = queues_max.expect("there are few");
+        settings.offered_to_all(plane.guests.iter().map(|guest| vif_of(guest.domid)));
+        let set = backend.set_queues(scenario.queues_max, plane);
+        set.map_err(|error| Flaw::new(Rule::Reload, error.to_string()))?;
+        plane.marks.hit(Mark::ReloadQueues);
         Ok(())
     }
 
@@ -282,6 +301,13 @@ fn expect(all: &mut BTreeMap<String, Served>, name: &str, before: &Section, now:
 }
 
 impl Process {
+    /// Takes over another number of queues of a description that was read again.
+    fn set_queues(&mut self, queues_max: u16, plane: &mut DataPlane) -> Result<(), Lost> {
+        let defaults = Defaults { queues_max, ..self.host.shared.defaults() };
+        let now = plane.now;
+        self.with_parts(plane, |host, parts| host.set_defaults(defaults, now, parts))
+    }
+
     /// Takes over a description that was read again.
     pub(crate) fn reload(
         &mut self,

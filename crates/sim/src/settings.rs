@@ -71,6 +71,11 @@ impl Settings {
         self.unknown.insert(name.to_owned());
     }
 
+    /// Guests of Xen are offered another number of queues, unless their vifs have their own.
+    pub(crate) fn offered_to_all(&mut self, vifs: impl Iterator<Item = Vif>) {
+        self.keep_queues.extend(vifs);
+    }
+
     /// Another number of queues is offered, which the guest has to take at once, or when it
     /// reconnects.
     pub(crate) fn offered(&mut self, vif: Vif, queues_max: u16, is_at_once: bool) {
@@ -93,10 +98,11 @@ impl Settings {
             .0
     }
 
-    /// Whether a vif is shown as it is set: limits, mirror, and the queues that it may have.
-    pub(crate) fn are_shown(&self, vif: Vif, shown: &VifStatus) -> bool {
+    /// Whether a vif is shown as it is set: limits, mirror, and the queues that it may have, which
+    /// are those of all vifs, if these are known, unless it has its own.
+    pub(crate) fn are_shown(&self, vif: Vif, shown: &VifStatus, of_all: Option<u16>) -> bool {
         let value = self.set.get(&vif_name(vif)).and_then(|set| set.get(MAX_QUEUES_KEY));
-        let queues_max = value.and_then(|text| text.parse::<u16>().ok());
+        let queues_max = value.and_then(|text| text.parse::<u16>().ok()).or(of_all);
         let are_allowed = shown.queues.len() <= usize::from(shown.max_queues);
         self.are_limits_shown(shown)
             && queues_max.is_none_or(|queues_max| shown.max_queues == queues_max)

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use ringway_calls::BackendRequest;
+use ringway_calls::{BackendRequest, Reconnect};
 use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid, VlanRules};
 use ringway_host::{
-    AddedVirtio, Change, Defaults, DescriptionChanges, KEYS, Note, Notes as _, Phase, VifChanges,
-    VirtioWanted,
+    AddedVirtio, Change, Defaults, DescriptionChanges, Host, KEYS, Note, Notes as _, Phase,
+    VifChanges, VirtioWanted,
 };
+use ringway_sim::{KeptNotes, SimKernel};
 use ringway_switch::PortId;
-use ringway_xenbus::VifLimits;
+use ringway_vif_shell::device;
+use ringway_wire::DomId;
+use ringway_xenbus::{Device, Vif, VifLimits};
 
 use crate::world::{Act, Front, Machine, wanted};
 use crate::{bridged, machine};
@@ -35,6 +38,11 @@ fn add_at_run_time(machine: &mut Machine, wanted: VirtioWanted) {
 fn reload(machine: &mut Machine, described: &[VirtioWanted]) -> Result<DescriptionChanges, String> {
     let described = described.to_vec();
     machine.act(|host, now, parts| host.reload(described, now, parts))
+}
+
+fn set_defaults(machine: &mut Machine, defaults: Defaults) {
+    let set = machine.act(|host, now, parts| host.set_defaults(defaults, now, parts));
+    set.expect("XenStore is there");
 }
 
 fn weighted(name: &str, weight: u16) -> VirtioWanted {
@@ -259,8 +267,8 @@ fn a_vif_without_settings_of_its_own_follows_those_of_all() {
     let before = (port(&machine), machine.engines.policies);
     let flood = ringway_switch::FloodLimit::per_second(7, 0);
     let storm = ringway_switch::StormLimits::NONE;
-    let defaults = Defaults { flood, storm, locking: None, addresses_max: 3 };
-    machine.act(|host, now, parts| host.set_defaults(defaults, now, parts));
+    let defaults = Defaults { flood, storm, locking: None, addresses_max: 3, queues_max: 4 };
+    set_defaults(&mut machine, defaults);
     assert_eq!(of_vm2(&mut machine), (Some(7), "default".to_owned(), 3));
     assert_eq!((port(&machine), machine.engines.policies), (before.0, before.1 + 1));
     // One that has its own settings is as before, and one that comes later follows, too.
@@ -273,7 +281,7 @@ fn a_vif_without_settings_of_its_own_follows_those_of_all() {
     reload(&mut machine, &[own, wanted("vm2", None)]).expect("it can be");
     let policies = machine.engines.policies;
     let defaults = Defaults { locking: Some(LockingMode::Locked), addresses_max: 4, ..defaults };
-    machine.act(|host, now, parts| host.set_defaults(defaults, now, parts));
+    set_defaults(&mut machine, defaults);
     assert_eq!(machine.engines.policies, policies, "vm1 has its own, and vm2 no guest");
     machine.add(wanted("vm3", None), Phase::Serving).expect("it can be");
     let vm3 = machine.shown("vm3");
@@ -284,6 +292,35 @@ fn a_vif_without_settings_of_its_own_follows_those_of_all() {
         format!("{:?}", vif.state.limited.flood)
     };
     assert_eq!(budget("vm3"), budget("vm1"), "they may flood as much");
+}
+
+#[test]
+fn guests_of_xen_are_offered_the_queues_of_all_unless_their_vif_has_its_own() {
+    let mut machine = Machine::start(SimKernel::default(), KeptNotes::default());
+    let vif = |guest| Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 };
+    for (guest, max_queues) in [(1, None), (2, Some(3)), (3, None)] {
+        let mac = MacAddr([2, 0, 0, 0, 0, guest]);
+        let made = Device { max_queues, ..Device::new(vif(guest.into()), mac) };
+        let made = machine.act(|_, _, parts| parts.store.transaction(|tx| device::make(tx, &made)));
+        made.expect("domain 0 may");
+    }
+    while machine.act(Host::turn).expect("XenStore is there") {}
+    let request = BackendRequest::SetMaxQueues {
+        vif: "vif3.0".to_owned(),
+        max_queues: 2,
+        reconnect: Reconnect::Later,
+    };
+    machine.call(&request).expect("it can be");
+    let offered = |machine: &mut Machine| {
+        ["vif1.0", "vif2.0", "vif3.0"].map(|name| machine.shown(name).max_queues)
+    };
+    assert_eq!(offered(&mut machine), [1, 3, 2]);
+    let defaults = Defaults { queues_max: 7, ..machine.host.shared.defaults() };
+    set_defaults(&mut machine, defaults);
+    assert_eq!(offered(&mut machine), [7, 3, 2]);
+    let node = format!("{}/multi-queue-max-queues", vif(1).backend_dir());
+    let written = machine.act(|_, _, parts| parts.store.read(&node)).expect("domain 0 may");
+    assert_eq!(written.as_deref(), Some("7"));
 }
 
 #[test]

@@ -161,10 +161,10 @@ fn read_vhost(passed: serde_json::Value) -> Result<VhostVif, String> {
     Ok(vhosts::config(&described))
 }
 
-/// What a description that was read again says of the switch and the uplink, as the opener passed
-/// it on.
+/// What a description that was read again says of the switch, the uplink and queues, as the opener
+/// passed it on.
 fn read_common(passed: serde_json::Value) -> Result<Common, String> {
-    let (switch, uplink): (description::Switch, Option<description::Uplink>) =
+    let (switch, uplink, queues_max): (description::Switch, Option<description::Uplink>, u16) =
         serde_json::from_value(passed).map_err(|error| error.to_string())?;
     let config = switch.config(0);
     let defaults = Defaults {
@@ -172,6 +172,7 @@ fn read_common(passed: serde_json::Value) -> Result<Common, String> {
         storm: config.storm,
         locking: switch.locking(),
         addresses_max: config.addresses_per_port_max,
+        queues_max,
     };
     Ok(Common { defaults, uplink: uplink.as_ref().map(uplink_rules) })
 }

@@ -412,11 +412,11 @@ fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<VifSocket> {
     })
 }
 
-/// What a description that was read again says of the switch and the uplink, to be passed on. Its
-/// length has a limit, so what cannot change is left out.
+/// What a description that was read again says of the switch, the uplink and queues, to be passed
+/// on. Its length has a limit, so what cannot change is left out.
 fn common(host: &Host) -> serde_json::Result<serde_json::Value> {
     let uplink = host.uplink.clone().map(|it| description::Uplink { addresses: Vec::new(), ..it });
-    serde_json::to_value((&host.switch, uplink))
+    serde_json::to_value((&host.switch, uplink, host.max_queues))
 }
 
 #[cfg(test)]
