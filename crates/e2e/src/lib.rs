@@ -70,7 +70,9 @@ pub struct Measured {
 /// The turn of a test with bounds on a time, a rate or a load.
 pub fn measured_turn(programs: &[&str]) -> Option<Measured> {
     if !is_nightly() {
-        return shared_turn(programs).map(|turn| Measured { _turn: turn, is_quiet: false });
+        let turn = shared_turn(programs)?;
+        say(&format!("NIGHTLY: {}: its bounds on time", test_name()));
+        return Some(Measured { _turn: turn, is_quiet: false });
     }
     let turn = turn(programs)?;
     let is_quiet = becomes_quiet(QUIET_PATIENCE);

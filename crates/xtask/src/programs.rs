@@ -201,6 +201,8 @@ fn run_program(program: &Program, which: Which) -> Result<Ran> {
     // Times of tests are an unstable option of the harness. Its other results do not depend on it.
     command.args(["-Zunstable-options", "--format", "json", "--report-time"]);
     command.env("RUSTC_BOOTSTRAP", "1");
+    // Tests that pass may have left something out, which they print.
+    command.arg("--show-output");
     if program.name.ends_with(LONGEST) {
         command.args(["--test-threads", LONGEST_THREADS]);
     }
@@ -222,7 +224,10 @@ fn run_program(program: &Program, which: Which) -> Result<Ran> {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             match serde_json::from_str::<Event>(&line) {
                 Ok(event) => record(program, event, &mut ran),
-                Err(_) => println!("{}: {line}", program.name),
+                Err(_) => {
+                    println!("{}: {line}", program.name);
+                    note_left_out(program, &line, &mut ran);
+                }
             }
         }
         errors.join().expect("reading does not panic")
@@ -230,11 +235,7 @@ fn run_program(program: &Program, which: Which) -> Result<Ran> {
     // A program without the standard harness has only its exit status.
     let status = child.wait().with_context(|| program.path.display().to_string())?;
     for line in lines {
-        if let Some(text) = line.strip_prefix("SKIPPED: ") {
-            ran.skipped.push(format!("{}: {text}", program.name));
-        } else if let Some(text) = line.strip_prefix("NIGHTLY: ") {
-            ran.left.push(format!("{}: {text}", program.name));
-        } else if !status.success() {
+        if !note_left_out(program, &line, &mut ran) && !status.success() {
             println!("{line}");
         }
     }
@@ -257,8 +258,22 @@ fn read_lines(from: impl std::io::Read) -> Vec<String> {
     BufReader::new(from).lines().map_while(Result::ok).collect()
 }
 
+/// Notes what a line says was left out, here or until nightly; false if it says nothing of it.
+fn note_left_out(program: &Program, line: &str, ran: &mut Ran) -> bool {
+    let noted = |text: &str| format!("{}: {}", program.name, text.trim_start_matches([':', ' ']));
+    match (line.strip_prefix("SKIPPED"), line.strip_prefix("NIGHTLY:")) {
+        (Some(text), _) => ran.skipped.push(noted(text)),
+        (_, Some(text)) => ran.left.push(noted(text)),
+        _ => return false,
+    }
+    true
+}
+
 fn record(program: &Program, event: Event, ran: &mut Ran) {
     let (Some(test), "test") = (event.name, event.kind.as_str()) else { return };
+    for line in event.stdout.iter().flat_map(|said| said.lines()) {
+        note_left_out(program, line, ran);
+    }
     let time = Duration::try_from_secs_f64(event.exec_time.unwrap_or(0.0)).unwrap_or_default();
     let name = format!("{}: {test}", program.name);
     match event.event.as_str() {
@@ -322,9 +337,27 @@ mod tests {
         assert!(!is_fast(&program("ringway e2e", "--test e2e")));
     }
 
+    fn rings() -> Program {
+        program(built("test", "rings", true), &names()).expect("a test program")
+    }
+
+    /// The harness keeps what tests that pass print, unless they print it to standard error itself.
+    #[test]
+    fn what_a_test_that_passes_has_left_out_is_noted_however_it_says_so() {
+        let mut ran = Ran::default();
+        let event = r#"{ "type": "test", "name": "a", "event": "ok", "exec_time": 1.5,
+            "stdout": "a line\nSKIPPED: no ring\n" }"#;
+        record(&rings(), serde_json::from_str(event).expect("the harness's"), &mut ran);
+        assert!(note_left_out(&rings(), "SKIPPED everything: no rights", &mut ran));
+        assert!(note_left_out(&rings(), "NIGHTLY: b: it takes minutes", &mut ran));
+        assert!(!note_left_out(&rings(), "it was SKIPPED", &mut ran));
+        assert_eq!(ran.skipped, ["ring rings: no ring", "ring rings: everything: no rights"]);
+        assert_eq!((ran.left, ran.passed), (vec!["ring rings: b: it takes minutes".to_owned()], 1));
+    }
+
     #[test]
     fn a_failed_test_is_named_with_the_command_that_runs_it() {
-        let program = program(built("test", "rings", true), &names()).expect("a test program");
+        let program = rings();
         let mut ran = Ran::default();
         let lines = [
             r#"{ "type": "suite", "event": "started", "test_count": 3 }"#,
