@@ -30,6 +30,12 @@ misbehave() {
     xenstore-rm "$path" 2> /dev/null || true
 }
 
+# A connected guest that changes its keys gains nothing, and keeps working if the backend continues. The
+# backend sees this before what the bad guest does.
+path=$(guest_path good)/device/vif/0
+check_ping dom0 10.77.0.3
+xenstore-write "$path/tx-ring-ref" 4294967295 "$path/event-channel-tx" x "$path/feature-sg" ''
+
 rings="tx-ring-ref=8 rx-ring-ref=9 event-channel-tx=7 event-channel-rx=8"
 misbehave "grants that are none" tx-ring-ref=999999 rx-ring-ref=999998 event-channel-tx=7 \
     event-channel-rx=8
@@ -40,10 +46,6 @@ misbehave "too many queues" multi-queue-num-queues=1000 $rings
 # shellcheck disable=SC2086
 misbehave "no queues" multi-queue-num-queues=0 $rings
 
-# A connected guest that changes its keys gains nothing, and keeps working if the backend continues.
-path=$(guest_path good)/device/vif/0
-check_ping dom0 10.77.0.3
-xenstore-write "$path/tx-ring-ref" 4294967295 "$path/event-channel-tx" x "$path/feature-sg" ''
 check_ping dom0 10.77.0.3
 guest_destroy good
 guest_destroy bad

@@ -53,6 +53,7 @@ try() {
     done
     states=$(frontend_key a state)/$(backend_key a state)
     for _ in 1 2 3 4 5; do
+        # waits: it is tried again
         ! ping -q -c 1 -W 2 10.77.0.2 > /dev/null 2>&1 || { answered=yes; break; }
     done
     printf '%s\t%s\tstates %s, queues %s, ping %s%s\n' "$step" "$BACKEND" "$states" \

@@ -7,7 +7,7 @@ keep_busy a 3600
 start=$EPOCHSECONDS
 guest_destroy a
 measure destroy_seconds $((EPOCHSECONDS - start))
-[ ! -e "/sys/class/net/$vif" ] || fail "$vif is still there"
+wait_until 30 "$vif is gone" test ! -e "/sys/class/net/$vif"
 ! xenstore-exists "$path" || fail "$path is still there"
 kill "$busy" 2> /dev/null || true
 guest_start b host=3

@@ -25,4 +25,7 @@ if [ "$BACKEND" = ringway ]; then
     check_ping dom0 10.77.0.2
 fi
 guest_destroy a
-expect "devices after it" "" "$(vif_devices)"
+no_vif_is_left() {
+    [ -z "$(vif_devices)" ]
+}
+wait_until 30 "no device of it is left" no_vif_is_left

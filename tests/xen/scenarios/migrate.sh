@@ -13,6 +13,11 @@ lost_in_a_row() {
         awk 'NR > 1 && $1 - last > longest { longest = $1 - last } { last = $1 } END { print longest - 1 }'
 }
 
+# Whether there is no other, such as that of the domain before: VIF
+only_vif_is() {
+    [ "$(vif_devices)" = "$1" ]
+}
+
 migrate() {
     local before boot pings
     guest_start a type=pvh queues=2 memory=192
@@ -34,7 +39,7 @@ migrate() {
     measure pings_of_100_ms_lost_in_a_row "$(lost_in_a_row "$FOLDER/pings")"
     check_ping dom0 fd77::2
     expect "the guest has not rebooted" "$boot" "$(guest a cat /proc/sys/kernel/random/boot_id)"
-    expect "network devices" "$(guest_vif a)" "$(vif_devices)"
+    wait_until 30 "its vif is the only one" only_vif_is "$(guest_vif a)"
     check_payload dom0 a 10.77.0.2 4
 }
 
