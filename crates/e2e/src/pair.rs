@@ -77,6 +77,7 @@ impl Drop for Relay {
 fn carry(from: &TunFile, to: &TunFile, under_way: &mut VecDeque<(Instant, Vec<u8>)>) {
     let now = Instant::now();
     let next = under_way.front().map_or(DELAY, |(at, _)| at.saturating_duration_since(now));
+    // waits: for the delay that the wire has.
     let _ = wait_readable(from, Some(next.min(DELAY)));
     let (mut header, mut frame) = (VirtioNetHdr::default(), vec![0; 16 << 10]);
     let now = Instant::now();

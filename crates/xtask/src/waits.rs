@@ -12,8 +12,14 @@ use crate::tree::{SourceFile, Tree};
 const MARK: &str = concat!("wai", "ts: ");
 /// The least patience: a machine that is busy with other work takes many times as long.
 const PATIENCE_SECS_MIN: u64 = 30;
+/// What the names of such limits end with.
+const PATIENCES: [&str; 2] = ["PATIENCE", "SOON"];
+/// A program of a shell's that sleeps for longer stands for one that hangs.
+const SLEEP_SECS_MAX: f64 = 60.0;
 /// Suites that several crates run, besides the files in `tests` folders.
 const SUITES: [&str; 2] = ["/conformance.rs", "/interleavings.rs"];
+/// What only tests use.
+const SUPPORT: &str = "crates/e2e/src/";
 
 /// Every place that waits without a reason, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
@@ -38,32 +44,48 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
 
 fn is_shell_of_tests(file: &SourceFile) -> bool {
     let first = file.text.lines().next().unwrap_or_default();
-    file.path.starts_with("tests/")
+    is_in_tests(&file.path)
         && (file.path.ends_with(".sh") || (first.starts_with("#!") && first.ends_with("sh")))
+}
+
+fn is_in_tests(path: &str) -> bool {
+    path.starts_with("tests/") || path.contains("/tests/")
 }
 
 /// Each line with whether it belongs to a test. A module of tests ends its file.
 fn lines(file: &SourceFile) -> impl Iterator<Item = (&str, bool)> {
     let path = file.path.as_str();
-    let mut is_test = path.starts_with("tests/")
-        || path.contains("/tests/")
+    let mut is_test = is_in_tests(path)
+        || path.starts_with(SUPPORT)
         || path.ends_with("/tests.rs")
         || SUITES.iter().any(|suite| path.ends_with(suite));
     let mut is_next = false;
     file.text.lines().map(move |line| {
         is_test |= is_next && line.starts_with("mod ") && line.ends_with('{');
-        is_next = line == "#[cfg(test)]" || (is_next && line.starts_with('#'));
+        is_next = is_for_tests(line) || (is_next && line.starts_with('#'));
         (line, is_test)
     })
 }
 
-/// Whether the last line, or the comment directly above it, gives a reason.
+/// Whether an attribute leaves out what follows except in tests, maybe not in all of them.
+fn is_for_tests(line: &str) -> bool {
+    let mut words = line.split(|letter: char| !is_name(letter) && letter != '-');
+    line.starts_with("#[cfg(") && !line.contains("not(test)") && words.any(|word| word == "test")
+}
+
+/// Whether the last line, or the comment directly above it, gives a reason. The comment may also be
+/// above the first line of a string.
 fn is_marked(lines: &[(&str, bool)]) -> bool {
     let gives_reason = |line: &str| line.split_once(MARK).is_some_and(|(_, why)| !why.is_empty());
     let Some(((last, _), before)) = lines.split_last() else { return false };
-    let above = before.iter().rev().map(|(line, _)| line.trim_start());
-    let mut comment = above.take_while(|line| line.starts_with("//") || line.starts_with('#'));
-    gives_reason(last) || comment.any(gives_reason)
+    let is_said_above = |before: &[(&str, bool)]| {
+        let above = before.iter().rev().map(|(line, _)| line.trim_start());
+        let mut comment = above.take_while(|line| line.starts_with("//") || line.starts_with('#'));
+        comment.any(gives_reason)
+    };
+    let continued = before.iter().rev().take_while(|(line, _)| line.ends_with('\\')).count();
+    let above_string = &before[..before.len() - continued];
+    gives_reason(last) || is_said_above(before) || is_said_above(above_string)
 }
 
 fn in_rust(line: &str) -> Option<&'static str> {
@@ -73,18 +95,22 @@ fn in_rust(line: &str) -> Option<&'static str> {
         let mut arguments = calls.iter().filter_map(|call| after_word(code, call));
         arguments.any(|argument| !is_patience(argument))
     };
-    let is_script = line.contains('"') && line.contains("sleep 0.");
-    if has_any(&["sleep(", "park_timeout("]) || is_script {
+    let is_comment = line.trim_start().starts_with("//");
+    if has_any(&["sleep(", "nanosleep(", "clock_nanosleep(", "park_timeout("])
+        || (!is_comment && sleeps_in_shell(line))
+    {
         Some("it sleeps")
-    } else if lasts_otherwise(&["recv_timeout(", "set_read_timeout(Some("]) {
+    } else if lasts_otherwise(&LIMITED) || has_short_limit(code) {
         Some("it waits for less than a PATIENCE")
-    } else if has_any(&["try_recv()"]) && has_any(&["is_err()", "assert_eq!(", "Err("])
+    } else if has_any(&["try_recv()"]) && !has_any(&["while let Ok("]) && !code.contains("().ok()")
         || has_any(&["poll("]) && has_any(&["Timespec::default()", "NOW"])
+        || after_word(code, "DONTWAIT").is_some_and(|rest| rest.contains(".is_err()"))
         || has_any(&["fn quiesce", "fn assert_quiet", "fn assert_silent"])
     {
         Some("it takes silence for proof")
-    } else if lasts_otherwise(&["elapsed() < ", "elapsed() <= ", "elapsed < ", "elapsed <= "])
-        || lasts_otherwise(&["took < ", "took <= ", "Instant::now() + "])
+    } else if lasts_otherwise(&["elapsed < ", "elapsed <= ", "took < ", "took <= "])
+        || lasts_otherwise(&["Instant::now() + "])
+        || is_elapsed_bounded(code)
     {
         Some("it bounds an elapsed time")
     } else if patience_secs(code).is_some_and(|secs| secs < PATIENCE_SECS_MIN) {
@@ -94,9 +120,42 @@ fn in_rust(line: &str) -> Option<&'static str> {
     }
 }
 
+/// Calls with their limit first.
+const LIMITED: [&str; 3] = ["recv_timeout(", "set_read_timeout(Some(", "set_write_timeout(Some("];
+
+/// Whether a call that waits for something has a limit behind that which is no patience.
+fn has_short_limit(code: &str) -> bool {
+    let has_patience = |rest: &str| {
+        rest.contains("Duration::MAX") || PATIENCES.iter().any(|patience| rest.contains(patience))
+    };
+    let of = |call: &str, limit: &str| {
+        let rest = after_word(code, call).and_then(|rest| rest.split_once(limit));
+        rest.is_some_and(|(_, rest)| !has_patience(rest))
+    };
+    of("wait_readable(", ", Some(")
+        || of("wait_timeout(", ", ")
+        || of("wait_timeout_while(", ", ")
+        || of("connect_timeout(", ", ")
+        || of("wait_for(", ", Duration::from_")
+        || of("wait(", ", Duration::from_")
+}
+
+/// Whether a time that has passed, in any unit, is to be less than what is no patience.
+fn is_elapsed_bounded(code: &str) -> bool {
+    let mut bounds = ["elapsed()", "duration_since("].iter().filter_map(|call| {
+        let rest = after_word(code, call)?;
+        let [less, at_most] = [" < ", " <= "].map(|sign| rest.split_once(sign));
+        Some(less.or(at_most)?.1)
+    });
+    bounds.any(|bound| !is_patience(bound))
+}
+
+fn is_name(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
 /// What follows a word, if the code contains it outside of a string.
 fn after_word<'a>(code: &'a str, word: &str) -> Option<&'a str> {
-    let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut places = code.match_indices(word).filter(|(start, _)| {
         let before = &code[..*start];
         let is_quoted = before.matches('"').count() % 2 == 1;
@@ -107,13 +166,15 @@ fn after_word<'a>(code: &'a str, word: &str) -> Option<&'a str> {
 }
 
 fn is_patience(argument: &str) -> bool {
-    let end = argument.find(|letter: char| !letter.is_alphanumeric() && !"_:".contains(letter));
-    argument[..end.unwrap_or(argument.len())].ends_with("PATIENCE")
+    let end = argument.find(|letter: char| !is_name(letter) && letter != ':');
+    let name = &argument[..end.unwrap_or(argument.len())];
+    PATIENCES.iter().any(|patience| name.ends_with(patience))
 }
 
-/// The whole seconds of a constant named `PATIENCE`.
+/// The whole seconds of a constant with such a name.
 fn patience_secs(code: &str) -> Option<u64> {
-    let (_, value) = code.split_once("PATIENCE: ")?;
+    let mut constants = PATIENCES.iter().filter_map(|name| code.split_once(name));
+    let value = constants.find_map(|(_, rest)| rest.strip_prefix(": "))?;
     let (_, value) = value.split_once(" = ")?;
     let secs = ["from_secs(", "tv_sec: "].iter().find_map(|unit| value.split_once(unit));
     let digits = secs.map_or("0", |(_, secs)| secs);
@@ -123,8 +184,32 @@ fn patience_secs(code: &str) -> Option<u64> {
 
 fn in_shell(line: &str) -> Option<&'static str> {
     let code = if line.trim_start().starts_with('#') { "" } else { line };
-    let is_call = |word: &str| after_word(code, word).is_some();
-    (is_call("sleep ") || is_call("read -t")).then_some("it sleeps")
+    let words = code.split_whitespace().skip_while(|word| *word != "read").skip(1);
+    let is_timed = words.take_while(|word| word.starts_with('-')).any(|word| word.contains('t'));
+    if sleeps_in_shell(code) || is_timed {
+        Some("it sleeps")
+    } else if code.contains("! ping ") {
+        Some("it takes silence for proof")
+    } else {
+        None
+    }
+}
+
+/// Whether a command of a shell sleeps, be it part of a string.
+fn sleeps_in_shell(code: &str) -> bool {
+    let mut places = code.match_indices("sleep ").filter(|(start, _)| {
+        let before = &code[..*start];
+        // `usleep` does so, too, and a string may have the end of a line before it.
+        let is_part = before.ends_with(|letter: char| is_name(letter) || letter == '-');
+        !is_part || before.ends_with('u') || before.ends_with("\\n")
+    });
+    places.any(|(start, word)| {
+        let time = &code[start + word.len()..];
+        let end = time.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+        let number = &time[..end.unwrap_or(time.len())];
+        let is_short = number.parse().is_ok_and(|secs: f64| secs < SLEEP_SECS_MAX);
+        is_short || time.starts_with(['$', '{', '"'])
+    })
 }
 
 #[cfg(test)]
@@ -148,17 +233,28 @@ mod tests {
         for line in [
             "    std::thread::sleep(Duration::from_millis(50));",
             "    thread::park_timeout(LONG);",
+            "    rustix::thread::nanosleep(&LONG);",
             concat!("    let script = \"while :; do slee", "p 0.1; done\";"),
+            concat!("        slee", "p 2; done\";"),
             "    assert!(events.recv_timeout(LONG).is_err());",
             "    socket.set_read_timeout(Some(Duration::from_secs(1)))?;",
+            "    socket.set_write_timeout(Some(LONG))?;",
+            "    assert!(!wait_readable(&bell, Some(LONG))?);",
+            "    let (far, over) = changed.wait_timeout_while(far, LONG, is_so)?;",
+            "    host.wait(\"its end\", Duration::from_secs(2), |host| host.vif(\"a\"));",
             "    assert!(events.try_recv().is_err());",
+            "        events.try_recv(),",
+            "    assert!(socket.receive(RecvFlags::DONTWAIT).is_err());",
             "    poll(&mut fds, Some(&Timespec::default()))?;",
             "    fn assert_quiet(event: &Event) {",
             "    assert!(start.elapsed() < Duration::from_millis(50));",
             "        elapsed <= LONG,",
+            "    assert!(start.elapsed().as_millis() < 50);",
+            "    assert!(now.duration_since(start) < LONG);",
             "    let end = Instant::now() + Duration::from_secs(1);",
             concat!("const PATIENC", "E: Duration = Duration::from_secs(5);"),
             concat!("const PATIENC", "E: Duration = Duration::from_millis(90_000);"),
+            concat!("const SOO", "N: Duration = Duration::from_secs(2);"),
         ] {
             assert_eq!(found(line), [1, 0, 0], "{line}");
         }
@@ -172,7 +268,13 @@ mod tests {
             "    sleep_unless_work(&mut back);",
             "    let event = events.recv_timeout(PATIENCE);",
             "    socket.set_read_timeout(Some(super::PATIENCE))?;",
+            "    socket.set_read_timeout(Some(SOON))?;",
             "    while let Ok(event) = events.try_recv() {",
+            "    let complaint = complaints.try_recv().ok();",
+            "    assert!(wait_readable(&bell, Some(PATIENCE))?);",
+            "    assert!(wait_readable(&bell, None)?);",
+            "    let (far, _) = changed.wait_timeout_while(far, PATIENCE, is_so)?;",
+            "    host.wait(\"its end\", 2 * SOON, |host| host.vif(\"a\"));",
             "    assert!(start.elapsed() < PATIENCE);",
             "    assert!(start.elapsed() >= LONG);",
             "    let end = Instant::now() + END_PATIENCE;",
@@ -184,6 +286,15 @@ mod tests {
     }
 
     #[test]
+    fn a_string_over_lines_has_its_reason_above() {
+        let of = |reason: &str| {
+            let string = concat!("const A: &str = \"a; \\\n    slee", "p 0.5; b\";\n");
+            findings("a/tests/a.rs", &format!("// {reason}\n{string}"))
+        };
+        assert_eq!((of(&format!("{MARK}it is late")), of("It is late.")), (0, 1));
+    }
+
+    #[test]
     fn modules_of_tests_and_suites_are_tests() {
         let module = "fn f() {\n    sleep(A);\n}\n\n#[cfg(test)]\nmod tests {\n    sleep(B);\n}\n";
         assert_eq!(findings("a/src/a.rs", module), 1);
@@ -191,15 +302,30 @@ mod tests {
         assert_eq!(findings("a/src/a.rs", import), 0);
         assert_eq!(findings("a/src/a/tests.rs", import), 1);
         assert_eq!(findings("a/src/conformance.rs", import), 1);
+        assert_eq!(findings("crates/e2e/src/host.rs", import), 1);
+        let some = module.replace("cfg(test)", "cfg(all(test, not(feature = \"loom\")))");
+        assert_eq!(findings("a/src/a.rs", &some), 1);
+        let never = module.replace("cfg(test)", "cfg(not(test))");
+        assert_eq!(findings("a/src/a.rs", &never), 0);
     }
+
+    /// Not in one piece, because this file is searched, too.
+    const SLEEP: &str = concat!("slee", "p ");
 
     #[test]
     fn scripts_of_tests_give_their_reasons() {
-        assert_eq!(findings("tests/xen/lib.sh", "    sleep 1\n"), 1);
-        assert_eq!(findings("tests/xen/run", "#!/bin/bash\nread -r -t 5 line\nread -t 1 x\n"), 1);
-        let marked = format!("sleep 1 # {MARK}Xen prints for a second\n# {MARK}\nsleep 2\n");
+        let sleep = format!("    {SLEEP}1\n");
+        assert_eq!(findings("tests/xen/lib.sh", &sleep), 1);
+        assert_eq!(findings("tests/xen/run", "#!/bin/bash\nread -r -t 5 line\nread -t 1 x\n"), 2);
+        let micro = format!("#!/bin/sh\nu{SLEEP}5\nread -r line\n");
+        assert_eq!(findings("a/tests/it/script", &micro), 1);
+        let quoted = format!("guest a \"true && {SLEEP}$1\"\n! ping -c 1 a\n");
+        assert_eq!(findings("tests/a.sh", &quoted), 2);
+        let in_rust = format!("    let script = \"x\\n{SLEEP}1\";\n    f(\"exec {SLEEP}1000\");\n");
+        assert_eq!(findings("a/tests/a.rs", &in_rust), 1);
+        let marked = format!("{SLEEP}1 # {MARK}Xen prints for a second\n# {MARK}\n{SLEEP}2\n");
         assert_eq!(findings("tests/xen/lib.sh", &marked), 1, "one has no reason");
-        assert_eq!(findings("scripts/release.sh", "sleep 1\n"), 0);
-        assert_eq!(findings("tests/xen/README.md", "sleep 1\n"), 0);
+        assert_eq!(findings("scripts/release.sh", &sleep), 0);
+        assert_eq!(findings("tests/xen/README.md", &sleep), 0);
     }
 }

@@ -187,8 +187,8 @@ mod tests {
         assert_eq!(add(&mut outboxes, &mut pool, 0..3), 3);
 
         let outbox = outboxes.get(0).expect("it is there");
-        let none_moved = EgressEvent::Sent { moved: 0, left: 3 };
-        outbox.state = outbox.state.on(none_moved, Instant::now() + 2 * STALL);
+        let (none_moved, begun) = (EgressEvent::Sent { moved: 0, left: 3 }, Instant::now());
+        outbox.state = outbox.state.on(none_moved, begun + 2 * STALL);
         assert!(outbox.is_stalled());
         assert_eq!(add(&mut outboxes, &mut pool, 0..3), 0);
     }

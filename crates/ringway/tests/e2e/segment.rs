@@ -75,6 +75,7 @@ fn assert_crosses(host: &Host, vifs: [&str; 2], start: impl Fn() -> Running) {
 fn speaker(dir: &Path) -> String {
     let file = dir.join("speak");
     let text = format!(
+        // waits: until windows are known; the other end asks again if it was too soon.
         "#!/bin/sh\nprintf x\nsleep 1\ndd if=/dev/zero bs={SEGMENT} count=1 2>/dev/null\nsleep 1\n"
     );
     fs::write(&file, text).expect("written");
@@ -103,6 +104,7 @@ fn a_segment_of_64_kib_crosses_as_one_frame_from_xen_to_virtio_and_back() {
             true => (format!("{windows} & {speaks} &"), receive(ADDRESS)),
             false => {
                 let receive = receive("10.77.0.1");
+                // waits: asks again until the other end listens.
                 let again = format!("(while sleep 1; do {receive}; done) 2>/dev/null");
                 (format!("{windows} & {again} &"), speaks.clone())
             }

@@ -149,6 +149,7 @@ fn a_service_manager_is_notified_of_readiness_keep_alives_and_the_end() {
     notices.forget();
     // waits: longer than a thread may be stuck, with the time before.
     thread::sleep(WATCHDOG);
+    // waits: as above.
     assert!(notices.receive(RecvFlags::DONTWAIT).is_err(), "{:?}", notices.lines);
     send(backend, Signal::CONT);
     // It was not stuck, and its watchdog says that it did not run.

@@ -52,6 +52,7 @@ const TWO_LINKS: &str = "for i in 1 2; do ip link add q$i type veth peer name p$
     link set q$i up; done";
 const GUEST_LINKS: &str = "for i in 1 2; do ip link set p$i up; done";
 /// Both links of the guest ask for the host every half a second, as if each were a host alone.
+// waits: so each has the address for some time.
 const PING_BOTH: &str = "while :; do for i in 1 2; do ip neigh flush dev p$i; ping -c1 -W1 -I p$i \
     10.98.7.1 & sleep 1.2; done; done";
 
@@ -254,6 +255,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "healthy",
                     "The same bridge, when the address moves from one veth to the other once",
                     &[guest(
+                        // waits: it moves once, after some traffic.
                         "ping -i 0.2 -I p1 10.98.7.1 & sleep 3; kill $!; ip addr del \
                          10.98.7.2/24 dev p1; ip addr add 10.98.7.2/24 dev p2; ip neigh flush \
                          dev p2; exec ping -i 0.2 -I p2 10.98.7.1",
@@ -273,6 +275,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "healthy-bridge",
                     "The same Ethernet address when it moves from one port to the other once",
                     &[guest(
+                        // waits: it moves once, after some traffic.
                         "ip link set p2 down; ping -i 0.2 -I p1 10.98.7.1 & sleep 3; kill $!; ip \
                          link set p1 down; ip link set p2 up; exec ping -i 0.2 -I p2 10.98.7.1",
                     )],
@@ -284,6 +287,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     &[],
                     &[
                         guest("ip -6 addr add fe80::98:2/64 dev eth0 nodad"),
+                        // waits: the kernel looks for a duplicate that long.
                         host("ip -6 addr add fe80::98:2/64 dev vif1.0; sleep 3"),
                     ],
                 ),
@@ -292,6 +296,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "The same veth with another address",
                     &[],
                     &[host(
+                        // waits: the kernel looks for a duplicate that long.
                         "ip -6 addr del fe80::98:2/64 dev vif1.0; ip -6 addr add fe80::98:1/64 \
                          dev vif1.0; sleep 3",
                     )],
@@ -447,6 +452,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "healthy",
                     "The same path without the rule",
                     IPERF_SLOW,
+                    // waits: what was sent before is gone then.
                     &[guest("nft flush ruleset"), guest("sleep 1")],
                 ),
             ],
@@ -481,6 +487,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     &[host("iperf3 -c 10.98.0.2 -t 60 --fq-rate 8M")],
                     &[],
                 ),
+                // waits: what was sent before is gone then.
                 state("healthy", "iperf3 that does not", IPERF_SLOW, &[host("sleep 1")]),
                 state(
                     "sick-unread",
@@ -531,6 +538,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "healthy",
                     "The same program when it accepts",
                     &[host("exec python3 -c \"$LISTEN\" 0"), guest(CONNECT_ALWAYS)],
+                    // waits: what was sent before is gone then.
                     &[host("sleep 1")],
                 ),
             ],
@@ -550,6 +558,7 @@ pub(super) fn all() -> Vec<Scenario> {
                     "healthy",
                     "The same connections and the ports that the kernel has by default",
                     OPEN_FIFTY,
+                    // waits: what was sent before is gone then.
                     &[host("sleep 1; sysctl -qw net.ipv4.ip_local_port_range='32768 60999'")],
                 ),
             ],

@@ -189,6 +189,7 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
     let budget = ("metric =", "budget-seconds = 5\nmetric =");
     let clients = "case \"$*\" in *--client*) HANG;; esac; exec REAL \"$@\"";
     for (hang, least, reason) in [
+        // waits: slow runs are what is tested.
         ("sleep 1.5", 1, ""),
         ("exec sleep 1000", 0, "the time for all runs had passed"),
         ("kill -SEGV $$", 0, "iperf3 ended without output (signal: 11 (SIGSEGV)"),
@@ -213,6 +214,7 @@ fn a_budget_is_kept_by_slow_runs_and_by_tools_that_hang_or_crash() {
 fn seconds_are_measured_once_a_client_that_starts_late_sends() {
     let Some(_turn) = nightly_turn("it runs a study", &["iperf3"]) else { return };
     let (place, mut command) = placed(&TINY.replacen("values = [1, 2]", "values = [1]", 1));
+    // waits: a late start is what is tested.
     let script = "case \"$*\" in *--client*) sleep 2;; esac; exec REAL \"$@\"";
     wrapped(place.path(), &mut command, script);
     let output = command.arg("--quick").output().expect("it starts");
