@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -35,9 +36,12 @@ fn inject(pid: u32, call: i64, bytes: &[u8], arguments: [u64; 4]) -> Option<Outc
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process has a number"));
     let address = |at: u64| std::ptr::without_provenance_mut(usize::try_from(at).expect("64 bits"));
     let before = wait_for("a call", SOON, || {
-        if let Err(error) = ptrace::attach(pid) {
-            println!("SKIPPED: {error}: injecting a call needs CAP_SYS_PTRACE (run it as root)");
-            return Some(None);
+        match ptrace::attach(pid) {
+            Err(Errno::EPERM) => {
+                println!("SKIPPED: injecting a call needs CAP_SYS_PTRACE (run it as root)");
+                return Some(None);
+            }
+            attached => attached.expect("it runs"),
         }
         let stopped = waitpid(pid, None).expect("it stops");
         assert!(matches!(stopped, WaitStatus::Stopped(..)), "{stopped:?}");

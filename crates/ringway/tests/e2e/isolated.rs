@@ -7,7 +7,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use ringway_control::{BackendRequest, RunDir, TenantStatus};
+use ringway_control::{BackendRequest, BackendStatus, RunDir, TenantStatus};
 use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, SOON, describe, names_in, send};
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
@@ -34,6 +34,17 @@ fn tenants() -> String {
 
 fn tenant(host: &Host, name: &str) -> Option<TenantStatus> {
     host.backend()?.tenants.into_iter().find(|tenant| tenant.name == name)
+}
+
+/// What all processes say, once each has replied in time, as on a busy machine it may not.
+fn status_of_all(host: &Host) -> BackendStatus {
+    host.wait("a reply of each process", SOON, |host| {
+        let status = host.backend()?;
+        let has_replied = |tenant: &TenantStatus| tenant.state == "serving";
+        // The switch process has one for each.
+        let is_whole = status.trunks.len() == status.tenants.len();
+        (is_whole && status.tenants.iter().all(has_replied)).then_some(status)
+    })
 }
 
 /// Waits until a new process serves a tenant.
@@ -75,7 +86,7 @@ fn frames_cross_within_a_tenant_between_tenants_and_to_the_uplink() {
     let expected =
         ["ringway run", "broker", "switch", "tenant blue", "tenant domain-4", "tenant red"];
     assert_eq!(names, expected);
-    let status = host.backend().expect("it responds");
+    let status = status_of_all(&host);
     let whose: Vec<(String, Option<String>)> =
         status.vifs.into_iter().map(|vif| (vif.name, vif.tenant)).collect();
     let of = |vif: &str, tenant: &str| (vif.to_owned(), Some(tenant.to_owned()));
@@ -151,7 +162,7 @@ fn vlans_and_private_ports_hold_between_tenants() {
         assert!(!knows("a", number, ":") && !knows("b", number, ":"), "{number}");
     }
 
-    let fdb = host.backend().expect("it responds").fdb;
+    let fdb = status_of_all(&host).fdb;
     let vlan_of = |port: &str| fdb.iter().find(|entry| entry.port == port).map(|entry| entry.vlan);
     assert_eq!(vlan_of("trunk-domain-2"), Some(Some(10)), "{fdb:?}");
 
@@ -197,7 +208,7 @@ fn assert_apart(host: &Host, one: Place<'_>, other: Place<'_>) {
 fn an_address_of_another_tenant_is_shown_and_one_that_both_share_moves() {
     let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
     let host = Host::start(&tenants());
-    let mac = host.vif("vif2.0").and_then(|vif| vif.mac).expect("it has one");
+    let mac = host.wait("its address", SOON, |host| host.vif("vif2.0")?.mac);
     let mut guest = Hostile::with_keys(&host, &[("mac", &mac)]);
     guest.connect();
     let error = host.wait("the error", SOON, |host| host.vif(&guest.name())?.error);
@@ -297,10 +308,12 @@ fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
     let host = Host::start_with(place, &tenants(), &[("RINGWAY_TEST_PANICS", OsStr::new("1"))]);
     let before = host.pid_of("tenant red");
     send(before, Signal::STOP);
-    // The reply comes while it is stopped.
-    let status = host.backend().expect("it responds");
-    let states: Vec<&str> = status.tenants.iter().map(|tenant| tenant.state.as_str()).collect();
-    assert_eq!(states, ["serving", "serving", "silent"]);
+    // The reply comes while it is stopped. On a busy machine the others may be late, too.
+    let status = host.wait("a reply of the others", SOON, |host| {
+        let status = host.backend()?;
+        let states = status.tenants.iter().map(|tenant| tenant.state.as_str());
+        states.eq(["serving", "serving", "silent"]).then_some(status)
+    });
     assert_eq!(status.vifs.len(), 2);
     host.ping("b", "10.77.0.4");
     // A stopped process is not stuck, and continues.
@@ -381,11 +394,11 @@ impl Intruder {
     fn in_process(pid: u32) -> Option<Intruder> {
         let memory = OpenOptions::new().write(true).open(format!("/proc/{pid}/mem")).ok()?;
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-        let line = maps.lines().find(|line| line.contains("/memfd:trunk"))?;
-        let (start, rest) = line.split_once('-')?;
-        let address = |text| u64::from_str_radix(text, 16).ok();
-        let end = address(rest.split(' ').next()?)?;
-        Some(Intruder { memory, trunk: address(start)?..end })
+        let line = maps.lines().find(|line| line.contains("/memfd:trunk")).expect("it has one");
+        let (range, _) = line.split_once(' ').expect("proc_pid_maps(5)");
+        let (start, end) = range.split_once('-').expect("proc_pid_maps(5)");
+        let address = |text| u64::from_str_radix(text, 16).expect("a number");
+        Some(Intruder { memory, trunk: address(start)..address(end) })
     }
 
     /// Garbage in the rings of all queues, including their indices.
