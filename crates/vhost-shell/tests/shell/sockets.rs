@@ -109,13 +109,24 @@ fn a_socket_that_is_there_is_dialled_at_once_and_again_when_its_owner_comes_back
     assert_eq!(device.notes, ["Connected", "Disconnected", "Connected"]);
 }
 
+/// Leaves a socket at which no one listens: a process that another test is just starting has it,
+/// too, until it executes its program.
+fn leave(listener: UnixListener, path: &Path) {
+    drop(listener);
+    let started = Instant::now();
+    while UnixStream::connect(path).is_ok() {
+        assert!(started.elapsed() < PATIENCE, "someone listens");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn front_ends_dial_a_socket_that_we_make() {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("vm1.sock");
     let mut device = Recorder::new(2);
     // A socket that an earlier process has left is replaced.
-    drop(UnixListener::bind(&path).expect("a socket"));
+    leave(UnixListener::bind(&path).expect("a socket"), &path);
     let mut end = end(&path, Mode::Server);
     for _ in 0..2 {
         let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
@@ -166,7 +177,7 @@ fn a_removed_socket_of_ours_is_made_again_and_never_replaces_another() {
     let replaced = later(&mut end);
     assert!(replaced.starts_with("another process has replaced the socket"), "{replaced}");
     assert!(path.exists());
-    drop(other);
+    leave(other, &path);
     later(&mut end);
     UnixStream::connect(&path).expect_err("the socket of the other process stays");
     fs::remove_file(&path).expect("its owner removes it");
