@@ -20,21 +20,23 @@ struct Database {
 impl Database {
     /// With bridges `br-int` and `br-ext`; `None` where Open vSwitch is not installed.
     fn start() -> Option<Database> {
+        if !std::fs::exists(SCHEMA).unwrap_or_default() {
+            println!("SKIPPED: Open vSwitch is not installed: scripts/install-packages check");
+            return None;
+        }
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("conf.db");
         let made = Command::new("ovsdb-tool").arg("create").arg(&file).arg(SCHEMA).status();
-        if !made.is_ok_and(|status| status.success()) {
-            println!("SKIPPED: Open vSwitch is not installed: apt-get install openvswitch-switch");
-            return None;
-        }
+        assert!(made.expect("it is installed").success(), "no database could be made");
         let socket = dir.path().join("db.sock");
         let mut server = Command::new("ovsdb-server");
         server.args(["-vsyslog:off", "-vconsole:err", "--no-chdir"]).arg(&file);
         server.arg(format!("--remote=punix:{}", socket.display()));
         server.arg(format!("--unixctl={}", dir.path().join("ctl").display()));
         let server = server.stdin(Stdio::null()).spawn().expect("it is installed");
-        let database = Database { dir, server };
+        let mut database = Database { dir, server };
         while UnixStream::connect(&socket).is_err() {
+            assert!(database.server.try_wait().expect("ours").is_none(), "it has ended");
             // waits: until another program listens
             sleep(Duration::from_millis(5));
         }
