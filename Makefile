@@ -25,7 +25,7 @@ demo: ## run a demonstration, in a few minutes: guests, a switch and real traffi
 	$(CARGO) run --profile demo --package ringway -- demo
 
 # What each of the three shows: HACKING.md. `make -C doctor` and `make -C lab` have the same three.
-check: ## run before each push, two minutes: format, lints, tidy, spec, unit tests, 1,000 worlds
+check: ## run before each push, two minutes: format, lints, tidy, spec, unit tests, 2,500 worlds
 	scripts/install-packages check
 	$(CARGO) xtask check
 

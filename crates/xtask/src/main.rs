@@ -1,6 +1,6 @@
 //! The checks and builds of this repository, as one small program: `cargo xtask VERB`.
 //!
-//! - `check`: before each push, in two minutes: style, rules, unit tests, 1,000 simulated hosts.
+//! - `check`: before each push, in two minutes: style, rules, unit tests, 2,500 simulated hosts.
 //! - `test`: what CI runs: also the tests of all crates and of the program, and 10,000 hosts.
 //! - `nightly`: everything, with bounds on time: packages, Arm64, fuzz targets, real Xen, hostile
 //!   guests.
@@ -64,7 +64,7 @@ use tree::Tree;
 
 const HELP: &str = "\
 usage: cargo xtask VERB
-  check  [PART]: format, lints, tidy, spec, unit tests, 1,500 worlds; run it before each push
+  check  [PART]: format, lints, tidy, spec, unit tests, 2,500 worlds; run it before each push
   test   [PART]: check, the tests of all crates and programs, 10,000 worlds: what CI runs
   nightly  [PART]: everything, with bounds on time; needs a quiet machine and some hours.
          Without a PART they take all: vifs, doctor, lab
