@@ -3,9 +3,11 @@
 //! A number without a unit is refused: 10 may be gigabits or megabytes.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Why a text is not a quantity.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -30,7 +32,29 @@ fn parse(
     let (digits, factor) = units.iter().find_map(of_unit).ok_or_else(fault)?;
     let number: f64 = digits.trim().parse().map_err(|_| fault())?;
     let value = number * factor;
-    if value > 0.0 && value.is_finite() { Ok(value) } else { Err(fault()) }
+    if POSSIBLE.contains(&value) { Ok(value) } else { Err(fault()) }
+}
+
+/// In bit/s, bytes or seconds. Anything else is a mistake, and would be shown with hundreds of
+/// digits.
+const POSSIBLE: RangeInclusive<f64> = 1e-12..=1e18;
+
+/// A quantity in a file: its text. A bare number there says nothing of its unit.
+struct Text {
+    what: &'static str,
+    example: &'static str,
+}
+
+impl Visitor<'_> for Text {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a {} with its unit as text, such as {}", self.what, self.example)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
 }
 
 /// Three digits with the largest unit that leaves at least 1 of it.
@@ -61,8 +85,8 @@ macro_rules! quantity {
         $name:ident, $what:literal, $example:literal, $units:ident, $shown:ident
     ) => {
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "f64")]
+        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+        #[serde(into = "f64")]
         pub struct $name(pub f64);
 
         impl FromStr for $name {
@@ -73,11 +97,10 @@ macro_rules! quantity {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = UnitError;
-
-            fn try_from(text: String) -> Result<$name, UnitError> {
-                text.parse()
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                let text = Text { what: $what, example: $example };
+                deserializer.deserialize_str(text)?.parse().map_err(D::Error::custom)
             }
         }
 
@@ -145,6 +168,9 @@ const DURATIONS_SHOWN: Units = &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
 #[cfg(test)]
 mod tests {
+    use serde::de::IntoDeserializer;
+    use serde::de::value::{Error as ValueError, F64Deserializer};
+
     use super::*;
 
     #[test]
@@ -181,12 +207,33 @@ mod tests {
 
     #[test]
     fn a_missing_or_impossible_value_says_what_is_expected() {
-        for bad in ["10", "", "Gbit/s", "-1Gbit/s", "0bit/s", "NaNG", "infGbit/s", "10GB/s", "10s"]
-        {
+        for bad in [
+            "10",
+            "",
+            "Gbit/s",
+            "-1Gbit/s",
+            "0bit/s",
+            "NaNG",
+            "infGbit/s",
+            "10GB/s",
+            "10s",
+            "1e290G",
+            "1e-290G",
+        ] {
             let error = bad.parse::<Rate>().expect_err(bad).to_string();
             assert!(error.contains(&format!("`{bad}` is not a rate")), "{error}");
             assert!(error.contains("such as 10Gbit/s"), "{error}");
         }
         assert!("1500".parse::<Size>().is_err() && "180".parse::<Duration>().is_err());
+    }
+
+    #[test]
+    fn a_bare_number_in_a_file_is_told_of_its_unit() {
+        let bare: F64Deserializer<ValueError> = 6.25.into_deserializer();
+        let error = Rate::deserialize(bare).expect_err("no unit").to_string();
+        assert!(
+            error.contains("expected a rate with its unit as text, such as 10Gbit/s"),
+            "{error}"
+        );
     }
 }
