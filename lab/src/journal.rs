@@ -58,7 +58,7 @@ pub enum RecordError {
         /// What is wrong.
         error: serde_json::Error,
     },
-    /// A line is a run of another study.
+    /// A line is a run that does not belong here.
     #[error("{}, line {line}: {fault}", path.display())]
     Stranger {
         /// The file.
@@ -315,7 +315,11 @@ fn parse_runs(path: &Path, study: &Study, text: &str) -> Result<Lines, RecordErr
         let number = index + 1;
         match serde_json::from_str::<Run>(line) {
             Ok(run) => {
-                belongs(study, &run).map_err(|fault| RecordError::Stranger {
+                let fault = match lines.runs.contains(&run) {
+                    true => Err("the run is in an earlier line as well".to_owned()),
+                    false => belongs(study, &run),
+                };
+                fault.map_err(|fault| RecordError::Stranger {
                     path: path.to_owned(),
                     line: number,
                     fault,

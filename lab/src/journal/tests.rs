@@ -108,6 +108,7 @@ fn a_bad_line_is_named() {
     for (from, to, word) in [
         ("\"repeat\":1", "\"repeet\":1", "repeet"),
         ("\"repeat\":1", "\"repeat\":-1", "line 2"),
+        ("\"repeat\":1", "\"repeat\":0", "line 2: the run is in an earlier line"),
         ("\"queues\":4,\"streams\":8},\"repeat\":1", "\"queues\":4},\"repeat\":1", "no cell"),
         ("{\"queues\":4,\"streams\":8},\"repeat\":1", "{},\"repeat\":1", "no cell"),
     ] {
