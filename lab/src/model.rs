@@ -150,17 +150,59 @@ impl Known {
         self.filter.iter().fold(Cell::default(), add)
     }
 
-    fn data(&self, filter: &Cell) -> Result<Data> {
-        let mut all: Option<Data> = None;
-        for path in &self.records {
-            let data = read(path, filter)?;
-            match &mut all {
-                None => all = Some(data),
-                Some(all) if all.line_bps == data.line_bps && all.window == data.window => {
-                    all.points.extend(data.points);
-                }
-                Some(_) => bail!("{}: another line or window than in the others", path.display()),
+    /// The runs of all directories together, with the first of these for messages; nothing if only
+    /// tables are given.
+    fn runs(&self) -> Result<Option<(&Path, Records)>> {
+        let mut all: Option<(&Path, Records)> = None;
+        let paths = self.records.iter().map(PathBuf::as_path);
+        for path in paths.filter(|path| !is_table(path)) {
+            let own = Records::read(path)?;
+            let Some((first, all)) = &mut all else {
+                all = Some((path, own));
+                continue;
+            };
+            let (path, first) = (path.display(), first.display());
+            if !own.is_of_same(all) {
+                bail!("{path}: the records are of another study or machine than {first}");
             }
+            if own.runs.iter().any(|run| all.runs.contains(run)) {
+                bail!("{path}: its runs are also in {first}");
+            }
+            all.runs.extend(own.runs);
+        }
+        Ok(all)
+    }
+
+    fn data(&self, filter: &Cell) -> Result<Data> {
+        let mut all = match self.runs()? {
+            Some((path, records)) => {
+                let data = forecast::of_records(&records, filter);
+                Some(data.map_err(|error| anyhow!("{}: {error}", path.display()))?)
+            }
+            None if !self.filter.is_empty() => {
+                bail!("--where: tables of figures have no cells from which to select")
+            }
+            None => None,
+        };
+        for path in self.records.iter().filter(|path| is_table(path)) {
+            let name = path.display().to_string();
+            let text = fs::read_to_string(path).with_context(|| name.clone())?;
+            let data = forecast::of_table(&name, &text)?;
+            let Some(all) = &mut all else {
+                all = Some(data);
+                continue;
+            };
+            if all.line_bps != data.line_bps || all.window != data.window {
+                bail!("{name}: another line or window than in the others");
+            }
+            if all.cpus != data.cpus && !data.cpus.is_empty() {
+                bail!("{name}: other `cpus` than in the others");
+            }
+            let is_known = |point: &&Point| all.points.iter().any(|it| it.name == point.name);
+            if let Some(point) = data.points.iter().find(is_known) {
+                bail!("{name}: {} is also in the others", point.name);
+            }
+            all.points.extend(data.points);
         }
         all.context("no records given")
     }
@@ -172,25 +214,13 @@ impl Known {
     fn fit_of(&self, filter: &Cell) -> Result<Fit> {
         let fit = Fit::of(&self.data(filter)?)?;
         let Some(Rate(bps)) = self.line else { return Ok(fit) };
-        let payload = Line::plain(bps, self.mtu.0).payload_bps();
-        if payload <= 0.0 {
-            bail!("--mtu {}: no segment fits into such a frame", self.mtu);
-        }
-        Ok(fit.on_line(payload))
+        let payload = forecast::payload(Line::plain(bps, self.mtu.0));
+        Ok(fit.on_line(payload.map_err(|why| anyhow!("--mtu {}: {why}", self.mtu))?))
     }
 }
 
 fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "toml")
-}
-
-fn read(path: &Path, filter: &Cell) -> Result<Data> {
-    if is_table(path) {
-        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        return Ok(forecast::of_table(&path.display().to_string(), &text)?);
-    }
-    let data = forecast::of_records(&Records::read(path)?, filter);
-    data.map_err(|error| anyhow!("{}: {error}", path.display()))
 }
 
 fn fit(args: &FitArgs) -> Result<()> {

@@ -35,6 +35,15 @@ pub struct Records {
 }
 
 impl Records {
+    /// Whether both are of one study on one machine, with the same other machine.
+    pub fn is_of_same(&self, other: &Records) -> bool {
+        let is_same_path = match (&self.peer, &other.peer) {
+            (Some(one), Some(other)) => one.is_same_path(other),
+            (one, other) => one == other,
+        };
+        self.study.goes_on(&other.study) && self.host.is_same_machine(&other.host) && is_same_path
+    }
+
     /// The runs of a cell whose figures are not contradicted.
     pub fn of_cell<'a>(
         &'a self,

@@ -45,6 +45,14 @@ pub enum ForecastError {
         /// One of its values.
         value: String,
     },
+    /// A selected parameter is not one that the study varies.
+    #[error("`{axis}` is no axis of the study: it has {}", .known.join(", "))]
+    NoAxis {
+        /// The parameter.
+        axis: String,
+        /// Those that vary.
+        known: Vec<String>,
+    },
     /// No cell has throughput.
     #[error("no cell of the records has throughput and the selected values")]
     Empty,
@@ -105,14 +113,7 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
     let fault = |error| ForecastError::Table { name: name.to_owned(), error: Box::new(error) };
     let table: Table = toml::from_str(text).map_err(fault)?;
     let wrong = |text: String| fault(toml::de::Error::custom(text));
-    for row in &table.point {
-        let limits = [("queues", row.queues, QUEUES_MAX), ("flows", row.flows, FLOWS_MAX)];
-        if let Some((field, value, most)) = limits.iter().find(|it| !(1..=it.2).contains(&it.1)) {
-            return Err(wrong(format!("`{field} = {value}`: expected a number from 1 to {most}")));
-        }
-        check_cpus("cpus-used", &row.cpus_used).map_err(wrong)?;
-    }
-    check_cpus("cpus", &table.cpus).map_err(wrong)?;
+    check(&table).map_err(wrong)?;
     let of = |size: Option<Size>, default: f64| size.map_or(default, |Size(bytes)| bytes);
     let usual = Window::default();
     let window = Window {
@@ -123,7 +124,8 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
     let tunnel = tunnel(table.tunnel.unwrap_or(Encapsulation::None));
     let acks = if table.both_sides { ACKS } else { 0.0 };
     let mtu = of(table.mtu, f64::from(crate::setup::MTU_DEFAULT));
-    let line_bps = table.line.map(|Rate(bps)| Line { bps, mtu, tunnel, acks }.payload_bps());
+    let line_bps = table.line.map(|Rate(bps)| payload(Line { bps, mtu, tunnel, acks }));
+    let line_bps = line_bps.transpose().map_err(|why| wrong(format!("`mtu`: {why}")))?;
     let point = |row: Row| Point {
         name: format!("q{}.s{}", row.queues, row.flows),
         queues: row.queues,
@@ -140,14 +142,64 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
 /// What a table may have at most.
 const QUEUES_MAX: usize = 256;
 const FLOWS_MAX: usize = 10_000;
+const CPUS_MAX: f64 = 65_536.0;
+const MTU_MAX: f64 = 65_535.0;
+
+/// What contradicts itself in a table, by its field.
+fn check(table: &Table) -> Result<(), String> {
+    let of_wire = [
+        ("mtu", table.mtu.is_some()),
+        ("tunnel", table.tunnel.is_some()),
+        ("both-sides", table.both_sides),
+    ];
+    if let Some((field, _)) = of_wire.iter().find(|(_, is_set)| *is_set && table.line.is_none()) {
+        return Err(format!("`{field}` says something of a `line`, which is missing"));
+    }
+    check_cpus("cpus", &table.cpus)?;
+    let place = |it: &Row| (it.queues, it.flows, it.placement.unwrap_or(Placement::Random));
+    let is_used = |name: &String| table.point.iter().any(|row| row.cpus_used.contains_key(name));
+    if let Some(name) = table.cpus.keys().find(|name| !is_used(name)) {
+        return Err(format!("`cpus.{name}`: no point has `cpus-used.{name}`"));
+    }
+    for (at, row) in table.point.iter().enumerate() {
+        let Row { queues, flows, cpus_used, .. } = row;
+        let limits = [("queues", queues, QUEUES_MAX), ("flows", flows, FLOWS_MAX)];
+        if let Some((field, value, most)) = limits.iter().find(|it| !(1..=it.2).contains(it.1)) {
+            return Err(format!("`{field} = {value}`: expected a number from 1 to {most}"));
+        }
+        if table.point[..at].iter().any(|it| place(it) == place(row)) {
+            return Err(format!("two points have `queues = {queues}` and `flows = {flows}`"));
+        }
+        check_cpus("cpus-used", cpus_used)?;
+        let has_fewer =
+            |(name, used): &(&String, &f64)| table.cpus.get(*name).is_some_and(|cpus| cpus < *used);
+        if let Some((name, used)) = cpus_used.iter().find(has_fewer) {
+            return Err(format!("`cpus-used.{name} = {used}`: `cpus.{name}` has fewer"));
+        }
+    }
+    Ok(())
+}
 
 fn check_cpus(field: &str, cpus: &BTreeMap<String, f64>) -> Result<(), String> {
-    match cpus.iter().find(|(_, number)| !(**number > 0.0 && number.is_finite())) {
+    match cpus.iter().find(|(_, number)| !(**number > 0.0 && **number <= CPUS_MAX)) {
         Some((name, number)) => {
             Err(format!("`{field}.{name} = {number}`: expected a number of CPUs above 0"))
         }
         None => Ok(()),
     }
+}
+
+/// The payload of a wire in bit/s.
+///
+/// # Errors
+/// Its frames are larger than any, or too small for a segment.
+pub fn payload(line: Line) -> Result<f64, String> {
+    if line.mtu > MTU_MAX {
+        return Err(format!("no frame has more than {MTU_MAX} bytes"));
+    }
+    Some(line.payload_bps())
+        .filter(|bps| *bps > 0.0)
+        .ok_or_else(|| "no segment fits into such a frame".to_owned())
 }
 
 /// Acknowledgements for each segment: one for every other.
@@ -173,6 +225,10 @@ fn placed(word: Placement) -> Placed {
 /// # Errors
 /// There are no such cells, or they differ in more than the model knows.
 pub fn of_records(records: &Records, filter: &Cell) -> Result<Data, ForecastError> {
+    if let Some(axis) = filter.0.keys().find(|name| records.study.axis(name).is_none()) {
+        let known = records.study.axis.iter().map(|axis| axis.name.clone()).collect();
+        return Err(ForecastError::NoAxis { axis: axis.clone(), known });
+    }
     let analysis = Analysis::of(records);
     let cells = analysis.of_primary().filter(|cell| cell.cell.matches(filter));
     let cells: Vec<&CellSummary> = cells.filter(|it| it.values.contains_key(METRIC)).collect();
@@ -404,7 +460,19 @@ mod tests {
         assert!(none.contains("`queues = 0`: expected a number from 1 to 256"), "{none}");
         let many = fault(&TABLE.replace("flows = 6", "flows = 1000000000"));
         assert!(many.contains("`flows = 1000000000`"), "{many}");
-        let cpus = fault(&format!("{TABLE}[cpus]\nguest = -1.0\n"));
-        assert!(cpus.contains("`cpus.guest = -1`"), "{cpus}");
+        let cpus = |text: &str| fault(&format!("{TABLE}{text}[cpus]\nguest = 4.0\n"));
+        assert!(cpus("").contains("`cpus.guest`: no point has `cpus-used.guest`"));
+        assert!(cpus("cpus-used.guest = 5.0\n").contains("`cpus-used.guest = 5`"));
+        assert!(cpus("cpus-used.guest = -1.0\n").contains("`cpus-used.guest = -1`"));
+        let bare = fault(&TABLE.replace("'6Gbit/s'", "6.0"));
+        assert!(bare.contains("throughput = 6.0") && bare.contains("such as 10Gbit/s"), "{bare}");
+        let twice = fault(&TABLE.replace("queues = 2", "queues = 1"));
+        assert!(twice.contains("two points have `queues = 1` and `flows = 6`"), "{twice}");
+        let no_line = fault(&TABLE.replace("line = '10Gbit/s'\n", ""));
+        assert!(no_line.contains("`tunnel`") && no_line.contains("`line`"), "{no_line}");
+        for mtu in ["102B", "65536B"] {
+            let mtu = fault(&format!("mtu = '{mtu}'\n{TABLE}"));
+            assert!(mtu.contains("`mtu`: no "), "{mtu}");
+        }
     }
 }

@@ -1,10 +1,9 @@
 //! `ringway model plan`: what a target needs, of everything that can be chosen.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_lab::analysis::forecast;
 use ringway_lab::metric::number;
-use ringway_lab::record::Records;
 use ringway_lab::value::Cell;
 use ringway_model::line::Line;
 use ringway_model::plan::{self, Target};
@@ -14,7 +13,7 @@ use ringway_units::{Rate, Size};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Known, is_table};
+use super::Known;
 
 /// The parameter that a plan selects, if the records vary it.
 const OFFLOADS: &str = "offloads";
@@ -33,7 +32,7 @@ pub(super) struct Plan {
     #[arg(long, value_name = "PERCENT", default_value_t = 90.0)]
     probability: f64,
     /// Interfaces that are planned alike
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u16>(1..=65_535))]
     vifs: u16,
 }
 
@@ -75,8 +74,11 @@ fn variants(args: &Plan) -> Result<Vec<Variant>> {
         vifs: usize::from(args.vifs),
     };
     let of = |(offloads, filter): (Option<&'static str>, Cell)| {
-        let plan = plan::plan(&args.known.fit_of(&filter)?, &target);
-        Ok(Variant { offloads, plan })
+        let fit = match (args.known.fit_of(&filter), offloads) {
+            (fit, None) => fit?,
+            (fit, Some(name)) => fit.with_context(|| format!("with {OFFLOADS} {name}"))?,
+        };
+        Ok(Variant { offloads, plan: plan::plan(&fit, &target) })
     };
     let mut all = states(&args.known)?.into_iter().map(of).collect::<Result<Vec<_>>>()?;
     let queues = |it: &Variant| it.plan.queues.unwrap_or(usize::MAX);
@@ -88,18 +90,13 @@ fn variants(args: &Plan) -> Result<Vec<Variant>> {
 /// The states of the offloads in the records, with what selects the cells of each.
 fn states(known: &Known) -> Result<Vec<(Option<&'static str>, Cell)>> {
     let filter = known.filter();
-    let mut found = Vec::new();
-    for path in known.records.iter().filter(|path| !is_table(path)) {
-        let records = Records::read(path)?;
-        for name in forecast::offloads(&records, &filter) {
-            let is_axis = records.study.axis(OFFLOADS).is_some();
-            let cells = if is_axis { filter.with(OFFLOADS, name) } else { filter.clone() };
-            let one = (Some(name), cells);
-            if !found.contains(&one) {
-                found.push(one);
-            }
-        }
-    }
+    let Some((_, records)) = known.runs()? else { return Ok(vec![(None, filter)]) };
+    let is_axis = records.study.axis(OFFLOADS).is_some();
+    let of = |name| {
+        let cells = if is_axis { filter.with(OFFLOADS, name) } else { filter.clone() };
+        (Some(name), cells)
+    };
+    let found: Vec<_> = forecast::offloads(&records, &filter).into_iter().map(of).collect();
     Ok(if found.is_empty() { vec![(None, filter)] } else { found })
 }
 
