@@ -31,7 +31,10 @@ pub enum CostError {
     #[error("not a file of `ringway-bench --json FILE icount`: {0}")]
     Malformed(#[from] serde_json::Error),
     /// It has no path with counts of different batches.
-    #[error("no path has counts for two sizes of batches: run `ringway-bench --json FILE icount`")]
+    #[error(
+        "no path has counts for two sizes of batches, or one more with several lengths of frames: \
+         run `ringway-bench --json FILE icount`"
+    )]
     Empty,
 }
 
@@ -87,7 +90,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The cost that fits best, each count weighing alike; `None` without two sizes of batches.
+    /// The cost that fits best, each count weighing alike; `None` without two sizes of batches, and
+    /// if counts of several lengths leave open what belongs to a byte.
     pub fn of(counts: &[Count]) -> Option<Cost> {
         let varies = |of: fn(&Count) -> f64| {
             let first = counts.first().map(of);
@@ -111,7 +115,7 @@ impl Cost {
         let misses = counts.iter().map(|it| cost.a_frame(it.batch, it.bytes) / it.instructions);
         let worst = misses.map(|ratio| ratio - 1.0).max_by(|a, b| a.abs().total_cmp(&b.abs()));
         cost.worst = worst?;
-        Some(cost)
+        found.into_iter().chain([cost.worst]).all(f64::is_finite).then_some(cost)
     }
 
     /// Instructions a frame of so many bytes, in batches of so many frames.
@@ -119,6 +123,9 @@ impl Cost {
         self.packet + self.batch / batch + self.byte.unwrap_or(0.0) * bytes
     }
 }
+
+/// What is left of a number that rounding alone keeps from 0, relative to it.
+const ROUNDING: f64 = 1e-9;
 
 /// The numbers whose products with each row are nearest to 1; `None` if rows leave them open.
 fn least_squares(rows: &[Vec<f64>]) -> Option<Vec<f64>> {
@@ -130,9 +137,10 @@ fn least_squares(rows: &[Vec<f64>]) -> Option<Vec<f64>> {
         left.chain([sum(&|row| row[one])]).collect::<Vec<f64>>()
     };
     let mut all: Vec<Vec<f64>> = (0..count).map(equation).collect();
+    let sizes: Vec<f64> = (0..count).map(|at| all[at][at]).collect();
     for at in 0..count {
         let pivot = all[at].clone();
-        if pivot[at].abs() <= f64::MIN_POSITIVE {
+        if pivot[at] <= sizes[at] * ROUNDING {
             return None;
         }
         for (_, row) in all.iter_mut().enumerate().filter(|(other, _)| *other != at) {
@@ -292,6 +300,9 @@ mod tests {
         assert_eq!(short.byte, None);
         assert!(near(short.a_frame(1.0, 64.0), all[0].2), "{short:?}");
         assert_eq!(Cost::of(&counts(&[all[0], all[3]])), None);
+        // Two counts cannot tell a batch from a byte.
+        assert_eq!(Cost::of(&counts(&[all[0], all[2]])), None);
+        assert_eq!(Cost::of(&counts(&[(1.0, 64.0, 1e-300), (64.0, 64.0, 1e300)])), None);
         assert_eq!(Cost::of(&[]), None);
     }
 

@@ -53,3 +53,24 @@ fn records_that_do_not_belong_together_are_refused() {
     let (is_good, text) = says(&["fit", "--where", "offloads=all"], &[&table_file]);
     assert!(!is_good && text.contains("--where"), "{text}");
 }
+
+#[test]
+fn counts_of_other_paths_are_not_compared() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |path: &str| {
+        let series = [1, 64].map(|batch| {
+            let name = format!("{path}, 64 B, batch {batch}");
+            let case =
+                serde_json::json!({ "section": "icount", "name": name, "unit": "instr/frame" });
+            let value = 200.0 + 64.0 / f64::from(batch);
+            serde_json::json!({ "case": case, "runs": [{ "value": value }] })
+        });
+        let file = dir.path().join(path);
+        let text = serde_json::json!({ "series": series }).to_string();
+        std::fs::write(&file, text).expect("it has room");
+        file
+    };
+    let (before, after) = (write("ingress"), write("egress"));
+    let (is_good, text) = says(&["cost"], &[&before, &after]);
+    assert!(!is_good && text.contains("egress: none of its paths is in"), "{text}");
+}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use ringway_lab::analysis::forecast::signed_percent;
 use ringway_lab::cost::{Agreement, Bench, Change, Cost};
@@ -103,6 +103,10 @@ const HEAD: [&str; 9] = [
 pub(super) fn run(args: &Costs) -> Result<()> {
     let before = read(&args.before)?;
     let after = args.after.as_deref().map(read).transpose()?.unwrap_or_default();
+    let is_in_both = |path: &String| before.costs.contains_key(path);
+    if let Some(path) = args.after.as_ref().filter(|_| !after.costs.keys().any(is_in_both)) {
+        bail!("{}: none of its paths is in {}", path.display(), args.before.display());
+    }
     let row = |cost| Row::of(args, cost, [&before, &after]);
     let rows: Vec<Row> = before.costs.iter().map(row).collect();
     if args.json {
