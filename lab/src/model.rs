@@ -15,14 +15,15 @@ use ringway_lab::metric::number;
 use ringway_lab::record::Records;
 use ringway_lab::report::curve::{self, Step};
 use ringway_lab::value::Cell;
+use ringway_model::estimate::Estimate;
 use ringway_model::fit::{Data, Fit, Point};
 use ringway_model::line::Line;
-use ringway_model::predict::Placed;
+use ringway_model::predict::{Outcome, Placed};
 use ringway_model::published::{self, Role};
 use ringway_terminal::options::number as count;
 use ringway_terminal::output::{OutFile, print, print_json};
 use ringway_terminal::table;
-use ringway_units::{Duration, Rate, Size};
+use ringway_units::{Rate, Size};
 use serde::Serialize;
 use serde_json::json;
 
@@ -223,10 +224,25 @@ fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "toml")
 }
 
+/// What was measured otherwise than the model can explain, as it says itself.
+fn unexplained(points: &[(String, f64)]) -> String {
+    let line = |(name, ratio): &(String, f64)| {
+        format!(
+            "{name} was measured {} from what fits best: nothing in the model explains it.\n",
+            forecast::signed_percent(ratio - 1.0)
+        )
+    };
+    points.iter().map(line).collect()
+}
+
 fn fit(args: &FitArgs) -> Result<()> {
     let fit = args.known.fit()?;
     if args.known.json {
-        return print_json(&json!({ "parameters": fit.parameters, "stations": fit.stations }));
+        return print_json(&json!({
+            "parameters": fit.parameters,
+            "stations": fit.stations,
+            "unexplained": fit.unexplained(),
+        }));
     }
     let rows = fit.parameters.iter().map(|one| {
         let (scale, unit) = match one.unit {
@@ -248,7 +264,8 @@ fn fit(args: &FitArgs) -> Result<()> {
         let most = Some(station.bps).filter(|bps| bps.is_finite()).map(|bps| Rate(bps).to_string());
         vec![station.name.clone(), most.unwrap_or_default(), cost]
     });
-    print(&format!("\n{}", table::render(&["SHARED", ">MOST", ">PER GBIT/S"], rows)))
+    print(&format!("\n{}", table::render(&["SHARED", ">MOST", ">PER GBIT/S"], rows)))?;
+    print(&unexplained(&fit.unexplained()))
 }
 
 fn predict(args: &PredictArgs) -> Result<()> {
@@ -262,35 +279,41 @@ fn predict(args: &PredictArgs) -> Result<()> {
         file.write(|out| Ok(out.write_all(figure.as_bytes())?))?;
     }
     let found = fit.predict(queues, streams, placed);
-    let outcome = &found.outcome;
-    let round_trip = outcome.round_trip(streams, fit.best.window);
-    let stations = fit.used(outcome.mean_bps);
-    let stations: Vec<(&str, f64, f64)> =
-        stations.map(|(it, used)| (it.name.as_str(), used, it.cpus)).collect();
+    let over = |of: &dyn Fn(&Outcome) -> f64| {
+        Estimate::over(fit.possible().map(|it| of(&it.outcome(queues, streams, placed))))
+    };
+    let round_trip = over(&|it| it.round_trip(streams, fit.best.window));
+    let by_placement = over(&|it| it.sd_bps);
+    let busy = found.outcome.busy;
+    let stations = fit.used(1.0);
+    let stations: Vec<(&str, Estimate, f64)> = stations
+        .map(|(it, share)| (it.name.as_str(), found.throughput.times(share), it.cpus))
+        .collect();
     if args.known.json {
         let stations = stations.iter().map(|(name, used, _)| json!({ "name": name, "used": used }));
         return print_json(&json!({
             "throughput-bps": found.throughput,
-            "sd-by-placement-bps": outcome.sd_bps,
-            "busy-queues": outcome.busy,
+            "sd-by-placement-bps": by_placement,
+            "busy-queues": busy,
             "round-trip-seconds": round_trip,
             "stations": stations.collect::<Vec<_>>(),
             "missing": fit.missing().and_then(|one| one.missing.as_ref()),
+            "unexplained": fit.unexplained(),
         }));
     }
     let mut text = format!(
         "throughput    {} Gbit/s\nby placement  ±{} Gbit/s (standard deviation)\n\
-         busy queues   {} of {queues}\nround trip    {} under load\n",
+         busy queues   {} of {queues}\nround trip    {} us under load\n",
         show(&found.throughput, 1e9),
-        number(outcome.sd_bps / 1e9),
-        number(outcome.busy),
-        Duration(round_trip),
+        show(&by_placement, 1e9),
+        number(busy),
+        show(&round_trip, 1e-6),
     );
     for (name, used, cpus) in stations {
         text += &match cpus > 0.0 {
-            true if cpus.is_infinite() => format!("{name}: {} CPUs\n", number(used)),
-            true => format!("{name}: {} of {cpus:.0} CPUs\n", number(used)),
-            false => format!("{name}: {:.0} % full\n", used * 100.0),
+            true if cpus.is_infinite() => format!("{name}: {} CPUs\n", show(&used, 1.0)),
+            true => format!("{name}: {} of {cpus:.0} CPUs\n", show(&used, 1.0)),
+            false => format!("{name}: {} % full\n", show(&used, 0.01)),
         };
     }
     if let (None, Some(missing)) = (found.throughput.value, fit.missing()) {
@@ -298,7 +321,7 @@ fn predict(args: &PredictArgs) -> Result<()> {
         text +=
             &format!("This is a range: the {} is not identified. Measure {run}.\n", missing.name);
     }
-    print(&text)
+    print(&(text + &unexplained(&fit.unexplained())))
 }
 
 /// Powers of two up to the number of queues that is asked about, and that number.

@@ -7,7 +7,10 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
+use ringway_lab::analysis::forecast;
 use ringway_lab::study::shipped;
+use ringway_model::fit::{Fit, FitError};
+use ringway_model::predict::Placed;
 
 /// A table with these queues, flows and rates.
 fn table(head: &str, points: &[(usize, usize, &str)]) -> String {
@@ -18,12 +21,78 @@ fn table(head: &str, points: &[(usize, usize, &str)]) -> String {
     })
 }
 
+fn fit(head: &str, points: &[(usize, usize, &str)]) -> Result<Fit, FitError> {
+    Fit::of(&forecast::of_table("odd.toml", &table(head, points)).expect("a table"))
+}
+
 /// What `ringway model` prints for these words and paths, and whether it succeeds.
 fn says(words: &[&str], paths: &[&Path]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway-lab"));
     let output = command.arg("model").args(words).args(paths).output().expect("it starts");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).expect("text"))
+}
+
+#[test]
+fn what_keeps_no_two_queues_busy_says_nothing_about_contention() {
+    // One flow over two queues is on one of them.
+    let one = fit("", &[(1, 8, "3Gbit/s"), (2, 1, "2Gbit/s")]).expect("one queue is enough");
+    let serial = &one.parameters[1];
+    assert_eq!((serial.estimate.low, serial.estimate.high), (0.0, 1.0), "{serial:?}");
+    // Two flows over eight queues are on two at most, which two queues show as well.
+    let points = [(1, 8, "3Gbit/s"), (2, 8, "5.5Gbit/s"), (8, 2, "5Gbit/s")];
+    let form = fit("", &points).expect("one queue is enough");
+    assert!(form.parameters[2].missing.is_some(), "{form:?}");
+}
+
+#[test]
+fn the_run_that_is_asked_for_would_say_something() {
+    let one = fit("", &[(1, 1, "3Gbit/s")]).expect("one queue is enough");
+    let missing: Vec<_> = one.parameters.iter().filter_map(|it| it.missing.as_deref()).collect();
+    assert!(missing[0].starts_with("2 queues with 4 flows"), "{missing:?}");
+    assert_eq!(missing[2], "1 queue with 8 flows");
+    let none = fit("point = []", &[]).expect_err("nothing").to_string();
+    assert!(none.contains("measure 8 flows over 1 queue"), "{none}");
+}
+
+#[test]
+fn what_nothing_explains_widens_predictions_and_is_named() {
+    // More than twice as fast as one queue.
+    let points = [(1, 8, "3Gbit/s"), (2, 8, "9Gbit/s")];
+    let fast = fit("", &points).expect("one queue is enough");
+    let predicted = fast.predict(2, 8, Placed::Random).throughput;
+    assert!(predicted.high > 8.99e9, "{predicted:?}");
+    assert_eq!(fast.unexplained().first().map(|(name, _)| name.as_str()), Some("q2.s8"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("odd.toml");
+    std::fs::write(&file, table("", &points)).expect("it has room");
+    for words in [
+        &["fit"][..],
+        &["predict", "--queues", "2", "--streams", "8"],
+        &["plan", "--target", "5Gbit/s", "--streams", "8"],
+    ] {
+        let (is_good, text) = says(words, &[&file]);
+        assert!(is_good && text.contains("q2.s8 was measured +5"), "{text}");
+    }
+    let window = fit("window = '1B'\n", &points).expect_err("no flow carries so much");
+    let window = window.to_string();
+    assert!(window.starts_with("q1.s8") && window.contains("`window`"), "{window}");
+}
+
+#[test]
+fn what_is_not_identified_is_a_range_everywhere() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("one.toml");
+    std::fs::write(&file, table("", &[(1, 8, "3Gbit/s")])).expect("it has room");
+    let (_, text) = says(&["predict", "--queues", "4", "--streams", "8"], &[&file]);
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).expect(start);
+    for start in ["throughput", "by placement", "round trip"] {
+        assert!(line(start).contains(" to "), "{text}");
+    }
+    let (_, text) = says(&["plan", "--target", "5Gbit/s", "--streams", "8"], &[&file]);
+    assert!(text.contains("or more with 0 to 9"), "{text}");
+    let (_, text) = says(&["plan", "--target", "500Gbit/s", "--streams", "8"], &[&file]);
+    assert!(text.contains("or more with 0 % of placements"), "{text}");
 }
 
 #[test]

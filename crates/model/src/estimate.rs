@@ -1,7 +1,5 @@
 //! Numbers that are known more or less well.
 
-use std::fmt;
-
 use serde::Serialize;
 
 /// What is known of a number.
@@ -28,14 +26,13 @@ impl Estimate {
         let (low, high) = possible.fold((first, first), widened);
         Estimate { value: (high - low <= first * SPREAD_MAX).then_some(first), low, high }
     }
-}
 
-impl fmt::Display for Estimate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.value {
-            Some(value) => write!(f, "{value:.3} ({:.3} to {:.3})", self.low, self.high),
-            None => write!(f, "{:.3} to {:.3}, not identified", self.low, self.high),
-        }
+    /// What is known of a multiple of the number.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Estimate {
+        let Estimate { value, low, high } = self;
+        let value = value.map(|value| value * factor);
+        Estimate { value, low: low * factor, high: high * factor }
     }
 }
 

@@ -89,19 +89,17 @@ pub enum FitError {
         /// The most flows of any point.
         flows: usize,
     },
-    /// A point contradicts the wire.
-    #[error(
-        "{name}: {:.2} Gbit/s is more than the {:.2} Gbit/s of payload that the line carries: \
-         check `throughput`, `line` and `mtu`",
-        .bps / 1e9, .line_bps / 1e9
-    )]
-    AboveLine {
+    /// A point contradicts what is said of the wire or of its flows.
+    #[error("{name}: {:.2} Gbit/s is above the {:.2} Gbit/s {why}", .bps / 1e9, .most_bps / 1e9)]
+    Above {
         /// The point.
         name: String,
         /// Its throughput.
         bps: f64,
-        /// The line's payload.
-        line_bps: f64,
+        /// The most that is possible.
+        most_bps: f64,
+        /// What carries no more, and what to check.
+        why: &'static str,
     },
     /// A point without a meaning.
     #[error("{name}: `{field}` must be above 0")]
@@ -129,6 +127,8 @@ pub struct Fit {
     other_form: Option<Parameters>,
     /// What fits if one point is at the end of its interval, by the point.
     shifted: Vec<(String, Parameters)>,
+    /// What was measured over what fits best, by the point.
+    missed: Vec<(String, f64)>,
 }
 
 /// A prediction.
@@ -142,6 +142,8 @@ pub struct Prediction {
     pub least_certain: Option<(String, f64)>,
 }
 
+/// What measurements may differ from the parameters that fit them, relative.
+const MISS_MAX: f64 = 0.1;
 /// The fraction of the shared limit from which a measurement says nothing about queues.
 const FULL: f64 = 0.97;
 /// The most serial work that a range allows: as many queues carry no more than one.
@@ -163,6 +165,13 @@ impl Fit {
         let base = single(data)?;
         let stations = stations(data, base);
         let solved = solve(data, base, &stations);
+        let fitted = |point: &Point| solved.best.over(&point.splits).mean_bps;
+        if fitted(base) * (1.0 + MISS_MAX) < base.bps {
+            let why = "that the windows of its flows carry: check `window` and `delay`";
+            let (name, bps, most_bps) = (base.name.clone(), base.bps, fitted(base));
+            return Err(FitError::Above { name, bps, most_bps, why });
+        }
+        let missed = data.points.iter().map(|it| (it.name.clone(), it.bps / fitted(it))).collect();
         let point = |at: usize, share: f64| {
             let mut moved = data.clone();
             moved.points[at].bps += share * moved.points[at].half_width_bps;
@@ -171,9 +180,15 @@ impl Fit {
         };
         let uncertain = data.points.iter().enumerate().filter(|(_, it)| it.half_width_bps > 0.0);
         let shifted: Vec<_> = uncertain.map(|(at, _)| point(at, 1.0)).collect();
-        let parameters = solved.named(&shifted, data);
+        let parameters = solved.named(&shifted, data, base);
         let Solved { best, possible, other_form, .. } = solved;
-        Ok(Fit { parameters, stations, best, possible, other_form, shifted })
+        Ok(Fit { parameters, stations, best, possible, other_form, shifted, missed })
+    }
+
+    /// The points that were measured otherwise than the model can explain, with their throughput
+    /// over the model's.
+    pub fn unexplained(&self) -> Vec<(String, f64)> {
+        self.missed.iter().filter(|(_, ratio)| (ratio - 1.0).abs() > MISS_MAX).cloned().collect()
     }
 
     /// What so many flows should carry over so many queues.
@@ -189,16 +204,20 @@ impl Fit {
         let deltas = self.shifted.iter().map(|(name, it)| (name.clone(), (of(it) - mean).abs()));
         let deltas: Vec<(String, f64)> = deltas.collect();
         let half = deltas.iter().map(|(_, delta)| delta * delta).sum::<f64>().sqrt();
-        let ends = |all: &[f64]| {
-            let low = all.iter().copied().fold(mean, f64::min);
-            (low, all.iter().copied().fold(mean, f64::max))
+        let ends = |from: f64, all: &[f64]| {
+            let end = |of: fn(f64, f64) -> f64| all.iter().copied().fold(from, of);
+            (end(f64::min), end(f64::max))
         };
         let mut all: Vec<f64> = self.possible.iter().map(of).collect();
-        let (low, high) = ends(&all);
+        let (low, high) = ends(mean, &all);
         let value = (high - low <= mean * SPREAD_MAX).then_some(mean);
         all.extend(self.other_form.as_ref().map(of));
-        let (low, high) = ends(&all);
-        let throughput = Estimate { value, low: (low - half).max(0.0), high: high + half };
+        let (low, high) = ends(mean, &all);
+        // What points miss, a prediction may miss as well.
+        let ratios: Vec<f64> = self.missed.iter().map(|(_, ratio)| *ratio).collect();
+        let (least, most) = ends(1.0, &ratios);
+        let (low, high) = ((low * least - half).max(0.0), high * most + half);
+        let throughput = Estimate { value, low, high };
         let least_certain = deltas.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         Prediction { throughput, outcome, least_certain }
     }
@@ -249,11 +268,13 @@ fn check(data: &Data) -> Result<(), FitError> {
             ("flows", float(point.flows)),
             ("throughput", point.bps),
         ];
-        if let Some((field, _)) = numbers.iter().find(|(_, value)| *value <= 0.0) {
+        let is_possible = |value: f64| value > 0.0 && value.is_finite();
+        if let Some((field, _)) = numbers.iter().find(|(_, value)| !is_possible(*value)) {
             return Err(FitError::Zero { name: name(), field });
         }
-        if let Some(line_bps) = data.line_bps.filter(|line| point.bps > line * LINE_ERROR) {
-            return Err(FitError::AboveLine { name: name(), bps: point.bps, line_bps });
+        if let Some(most_bps) = data.line_bps.filter(|line| point.bps > line * LINE_ERROR) {
+            let why = "of payload that the line carries: check `throughput`, `line` and `mtu`";
+            return Err(FitError::Above { name: name(), bps: point.bps, most_bps, why });
         }
     }
     Ok(())
@@ -265,8 +286,13 @@ const LINE_ERROR: f64 = 1.02;
 /// The point that shows what one queue can do: the one with the most flows.
 fn single(data: &Data) -> Result<&Point, FitError> {
     let ones = data.points.iter().filter(|point| point.queues == 1);
-    let flows = || data.points.iter().map(|point| point.flows).max().unwrap_or(1);
+    let flows = || most_flows(data).max(2);
     ones.max_by_key(|point| point.flows).ok_or_else(|| FitError::NoSingleQueue { flows: flows() })
+}
+
+/// The most flows of any point; without points so many that they fill any queue.
+fn most_flows(data: &Data) -> usize {
+    data.points.iter().map(|point| point.flows).max().unwrap_or(8)
 }
 
 /// The line, and each station by the utilisation law; without known CPUs it limits nothing.
@@ -294,19 +320,9 @@ struct Solved {
     possible: Vec<Parameters>,
     other_form: Option<Parameters>,
     is_capacity_known: bool,
-    is_delay_known: bool,
-    contention: Known,
-}
-
-/// What the data say about contention.
-#[derive(Clone, Copy, PartialEq)]
-enum Known {
-    /// Nothing.
-    Nothing,
-    /// Its size at one number of queues.
-    Size,
-    /// Its size and its form.
-    Form,
+    /// How many different numbers of busy queues were measured: one shows the size of contention,
+    /// two its form as well.
+    numbers: usize,
 }
 
 fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
@@ -326,12 +342,13 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
             possible: Vec::new(),
             other_form: None,
             is_capacity_known: false,
-            is_delay_known: false,
-            contention: Known::Nothing,
+            numbers: 0,
         };
     }
     let best = calibrated(data, base, start);
-    let informative = |point: &&Point| point.queues > 1 && point.bps < shared_bps * FULL;
+    // Only queues that are busy at the same time show what they cost each other.
+    let busy = |point: &&Point| point.splits.iter().map(|it| it.parts.len()).max().unwrap_or(0);
+    let informative = |point: &&Point| busy(point) > 1 && point.bps < shared_bps * FULL;
     let several: Vec<&Point> = data.points.iter().filter(informative).collect();
     let law = |contention| Parameters { contention, ..best };
     let serial = |pairwise| {
@@ -339,14 +356,13 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
             |serial: f64| misses(&law(Contention { serial, pairwise }), &several).sum::<f64>();
         Contention { serial: root(0.0, SEARCH_MAX, |serial| -miss(serial)), pairwise }
     };
-    let counts = |point: &&Point| point.queues;
-    let mut numbers: Vec<usize> = several.iter().map(counts).collect();
+    let mut numbers: Vec<usize> = several.iter().map(busy).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let (contention, possible, other_form, known) = match numbers.len() {
+    let (contention, possible, other_form) = match numbers.len() {
         0 => {
             let most = Contention { serial: SERIAL_MAX, pairwise: 0.0 };
-            (free, vec![law(free), law(most)], None, Known::Nothing)
+            (free, vec![law(free), law(most)], None)
         }
         1 => {
             let miss = |pairwise| {
@@ -354,20 +370,18 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
             };
             let pairwise = root(0.0, SEARCH_MAX, |pairwise| -miss(pairwise));
             let other = Contention { serial: 0.0, pairwise };
-            (serial(0.0), Vec::new(), Some(law(other)), Known::Size)
+            (serial(0.0), Vec::new(), Some(law(other)))
         }
         _ => {
             let squares = |pairwise| {
                 misses(&law(serial(pairwise)), &several).map(|miss| miss * miss).sum::<f64>()
             };
             let pairwise = least(0.0, PAIRWISE_MAX, squares);
-            (serial(pairwise), Vec::new(), None, Known::Form)
+            (serial(pairwise), Vec::new(), None)
         }
     };
-    let best = law(contention);
-    let is_delay_known = few(data, base).is_some();
-    let is_capacity_known = true;
-    Solved { best, possible, other_form, is_capacity_known, is_delay_known, contention: known }
+    let (best, numbers) = (law(contention), numbers.len());
+    Solved { best, possible, other_form, is_capacity_known: true, numbers }
 }
 
 /// The capacity of a queue, and the delay of a flow where a point with one queue and few flows
@@ -408,8 +422,8 @@ fn misses(parameters: &Parameters, points: &[&Point]) -> impl Iterator<Item = f6
 }
 
 impl Solved {
-    fn named(&self, shifted: &[(String, Parameters)], data: &Data) -> Vec<Named> {
-        let flows = data.points.iter().map(|point| point.flows).max().unwrap_or(1);
+    fn named(&self, shifted: &[(String, Parameters)], data: &Data, base: &Point) -> Vec<Named> {
+        let flows = most_flows(data);
         let spread = |of: fn(&Parameters) -> f64| {
             let value = of(&self.best);
             let square = |(_, it): &(String, Parameters)| (of(it) - value).powi(2);
@@ -424,31 +438,34 @@ impl Solved {
                 (range(self.best.shared_bps, f64::INFINITY), Some(run))
             }
         };
-        let apart = |queues: usize| format!("{queues} queues with {flows} flows, below the line");
-        let (serial, pairwise) = match self.contention {
-            Known::Nothing => {
+        let apart = |queues: usize| {
+            format!("{queues} queues with {} flows, below the line", flows.max(2 * queues))
+        };
+        let (serial, pairwise) = match self.numbers {
+            0 => {
                 let missing = if self.is_capacity_known { apart(2) } else { apart(4) };
                 (
                     (range(0.0, SERIAL_MAX), Some(missing.clone())),
                     (range(0.0, PAIRWISE_MAX), Some(missing)),
                 )
             }
-            Known::Size => {
+            1 => {
                 let pairwise = self.other_form.map_or(0.0, |it| it.contention.pairwise);
                 let missing = Some(apart(4));
                 let serial = self.best.contention.serial;
                 ((range(0.0, serial), missing.clone()), (range(0.0, pairwise), missing))
             }
-            Known::Form => (
+            _ => (
                 (spread(|it| it.contention.serial), None),
                 (spread(|it| it.contention.pairwise), None),
             ),
         };
-        let delay = match self.is_delay_known {
+        let delay = match self.is_capacity_known && few(data, base).is_some() {
             true => (spread(|it| it.window.delay), None),
             false => {
                 let longest = self.best.window.bytes * 8.0 / self.best.queue_bps;
-                (range(0.0, longest), Some("1 queue with 1 flow".to_owned()))
+                let run = if base.flows > 1 { "1 flow" } else { "8 flows" };
+                (range(0.0, longest), Some(format!("1 queue with {run}")))
             }
         };
         let named = |name, unit, (estimate, missing)| Named { name, unit, estimate, missing };

@@ -3,6 +3,7 @@
 use ringway_stats::float;
 use serde::Serialize;
 
+use crate::estimate::Estimate;
 use crate::fit::{Fit, Station};
 use crate::line::Line;
 use crate::predict::{Parameters, Placed};
@@ -24,17 +25,16 @@ pub struct Target {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Plan {
-    /// The fewest queues that suffice; nothing if no number does.
+    /// The fewest queues that suffice with the likeliest parameters; nothing if no number does. All
+    /// that follows is planned for these, or else for the best number.
     pub queues: Option<usize>,
     /// The fewest and the most queues that suffice with parameters that the data leave possible;
     /// nothing where no number does.
     pub queues_range: [Option<usize>; 2],
-    /// The throughput's ends over these parameters and the intervals of the data, in bit/s.
-    pub throughput_range_bps: [f64; 2],
-    /// The probability with which these, or else the best number, reach the target.
-    pub probability: f64,
-    /// The throughput of these, or else of the best number, in bit/s.
-    pub throughput_bps: f64,
+    /// The probability with which the queues reach the target.
+    pub probability: Estimate,
+    /// Their throughput in bit/s.
+    pub throughput_bps: Estimate,
     /// The mean number of busy queues.
     pub busy: f64,
     /// Workers of the backend: one for each busy queue, and one to spare.
@@ -48,13 +48,13 @@ pub struct Plan {
     pub memory_bytes: [usize; 2],
     /// Grants of a guest for all rings and buffers of an interface.
     pub grants: usize,
-    /// What limits first.
-    pub binding: String,
+    /// What limits first: one for all parameters that the data leave possible, or several.
+    pub binding: Vec<String>,
     /// The number of busy queues beyond which all together are slower; nothing if the data show
     /// none.
     pub busy_best: Option<f64>,
-    /// By how much throughput changes if an assumption is 10 % better, relative to it.
-    pub sensitivity: Vec<(&'static str, f64)>,
+    /// By how much throughput changes if an assumption is 10 % better, relative to it: both ends.
+    pub sensitivity: Vec<(&'static str, [f64; 2])>,
     /// The one run that would tell most.
     pub next_run: Option<String>,
 }
@@ -88,9 +88,11 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         (1..=QUEUES_MAX).find(|queues| mean(queues) >= most * 0.99).unwrap_or(1)
     };
     let chosen = queues.unwrap_or_else(best);
+    let outcomes = fit.possible().map(|it| it.outcome(chosen, target.flows, Placed::Random));
+    let probability = Estimate::over(outcomes.map(|it| it.reaches(target.bps)));
     let outcome = of(chosen);
-    let ends = fit.predict(chosen, target.flows, Placed::Random).throughput;
-    let carried = outcome.mean_bps.min(target.bps);
+    let throughput_bps = fit.predict(chosen, target.flows, Placed::Random).throughput;
+    let carried = throughput_bps.value.unwrap_or(throughput_bps.high).min(target.bps);
     let is_of_guest = |it: &Station| GUEST.iter().any(|name| it.name.starts_with(name));
     let of_guest = fit.used(carried).filter(|(station, _)| is_of_guest(station));
     let of_guest: f64 = of_guest.map(|(_, used)| used).sum();
@@ -99,16 +101,15 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
     Plan {
         queues,
         queues_range: [least, most],
-        throughput_range_bps: [ends.low, ends.high],
-        probability: outcome.reaches(target.bps),
-        throughput_bps: outcome.mean_bps,
+        probability,
+        throughput_bps,
         busy: outcome.busy,
         workers: whole(outcome.busy) + 1,
         cpus: cpus.collect(),
         guest_cpus: (of_guest > 0.0).then(|| whole(of_guest / CPU_USE).max(1)),
         memory_bytes: QUEUE_BYTES.map(|bytes| bytes * chosen * target.vifs),
         grants: QUEUE_GRANTS * chosen,
-        binding: binding(fit, chosen, target, outcome.mean_bps),
+        binding: binding(fit, chosen, target),
         busy_best: fit.best.contention.busy_best().filter(|busy| *busy <= float(QUEUES_MAX)),
         sensitivity: sensitivity(fit, chosen, target.flows),
         next_run: next_run(fit, chosen, target.flows),
@@ -117,42 +118,51 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
 
 /// The least whole number that is not below.
 fn whole(number: f64) -> usize {
-    (0..usize::from(u16::MAX)).find(|count| float(*count) >= number - 1e-9).unwrap_or(0)
+    (0..65_535).find(|count| float(*count) >= number - 1e-9).unwrap_or(65_535)
 }
 
-/// What would have to grow for more throughput.
-fn binding(fit: &Fit, queues: usize, target: &Target, mean: f64) -> String {
+/// What would have to grow for more throughput, with each of the possible parameters.
+fn binding(fit: &Fit, queues: usize, target: &Target) -> Vec<String> {
     let flows = target.flows;
-    let ways = [
-        ("queues", scaled(fit, queues, flows, |it| it.queue_bps *= MORE)),
-        ("window", scaled(fit, queues, flows, |it| it.window.bytes *= MORE)),
-        ("shared", scaled(fit, queues, flows, |it| it.shared_bps *= MORE)),
-    ];
-    let most = ways.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("queues", |way| way.0);
     let shared = || fit.stations.first().map_or("nothing", |station: &Station| &station.name);
-    match most {
-        "shared" => shared().to_owned(),
-        "window" => "windows of the flows".to_owned(),
-        _ if queues > flows || mean < target.bps && flows < queues * 3 => {
-            "queues without flows: more flows help".to_owned()
+    let of = |it: &Parameters| {
+        let ways = [
+            ("queues", scaled(it, queues, flows, |it| it.queue_bps *= MORE)),
+            ("window", scaled(it, queues, flows, |it| it.window.bytes *= MORE)),
+            ("shared", scaled(it, queues, flows, |it| it.shared_bps *= MORE)),
+        ];
+        let is_short = || it.outcome(queues, flows, Placed::Random).mean_bps < target.bps;
+        match ways.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("queues", |way| way.0) {
+            "shared" => shared(),
+            "window" => "windows of the flows",
+            _ if queues > flows || flows < queues * 3 && is_short() => {
+                "queues without flows: more flows help"
+            }
+            _ => "capacity of a queue",
         }
-        _ => "capacity of a queue".to_owned(),
-    }
+    };
+    let mut all: Vec<String> = fit.possible().map(|it| of(it).to_owned()).collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// A change that shows what throughput depends on.
 const MORE: f64 = 1.1;
 
 /// The relative change of throughput if a parameter changes.
-fn scaled(fit: &Fit, queues: usize, flows: usize, change: impl Fn(&mut Parameters)) -> f64 {
-    let mut other = fit.best;
+fn scaled(one: &Parameters, queues: usize, flows: usize, change: impl Fn(&mut Parameters)) -> f64 {
+    let mut other = *one;
     change(&mut other);
     let of = |it: &Parameters| it.outcome(queues, flows, Placed::Random).mean_bps;
-    of(&other) / of(&fit.best) - 1.0
+    of(&other) / of(one) - 1.0
 }
 
-fn sensitivity(fit: &Fit, queues: usize, flows: usize) -> Vec<(&'static str, f64)> {
-    let of = |change: fn(&mut Parameters)| scaled(fit, queues, flows, change);
+fn sensitivity(fit: &Fit, queues: usize, flows: usize) -> Vec<(&'static str, [f64; 2])> {
+    let of = |change: fn(&mut Parameters)| {
+        let all = Estimate::over(fit.possible().map(|it| scaled(it, queues, flows, change)));
+        [all.low, all.high]
+    };
     vec![
         ("capacity of a queue", of(|it| it.queue_bps *= MORE)),
         (

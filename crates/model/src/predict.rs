@@ -76,7 +76,8 @@ impl Outcome {
     /// The probability of so much or more.
     pub fn reaches(&self, bps: f64) -> f64 {
         let reached = self.odds.iter().filter(|(value, _)| *value >= bps);
-        reached.map(|(_, probability)| probability).sum()
+        // An empty sum is -0.
+        0.0 + reached.map(|(_, probability)| probability).sum::<f64>()
     }
 
     /// The mean time from sending a chunk to its acknowledgement in seconds, by Little's law.

@@ -113,22 +113,13 @@ fn fitted(points: Vec<Point>, line_bps: Option<f64>) -> Result<Fit, FitError> {
 
 /// The throughput that a fit predicts, in Gbit/s.
 fn gbit(fit: &Fit, queues: usize, flows: usize) -> Option<Estimate> {
-    let of = fit.predict(queues, flows, Placed::Random).throughput;
-    let value = of.value.map(|value| value / 1e9);
-    Some(Estimate { value, low: of.low / 1e9, high: of.high / 1e9 })
-}
-
-/// An estimate in units of another number.
-fn over(estimate: Option<Estimate>, unit: f64) -> Option<Estimate> {
-    let Estimate { value, low, high } = estimate?;
-    let value = value.map(|value| value / unit);
-    Some(Estimate { value, low: low / unit, high: high / unit })
+    Some(fit.predict(queues, flows, Placed::Random).throughput.times(1e-9))
 }
 
 /// A single stream on 8 queues against on 1, which two of the pages call about the same.
 fn one_stream(source: &'static str, what: &'static str, fit: &Fit) -> Figure {
     let one = gbit(fit, 1, 1).and_then(|it| it.value).unwrap_or(f64::NAN);
-    let times = over(gbit(fit, 8, 1), one);
+    let times = gbit(fit, 8, 1).map(|it| it.times(1.0 / one));
     let note = "one flow is on one queue, however many there are";
     figure(source, what, 1.0, "x", Role::Predicted, times, note)
 }
@@ -184,12 +175,9 @@ fn transmit() -> Result<Vec<Figure>, FitError> {
     let figure = |source, what, published, role, model, note| {
         figure(source, what, published, "Gbit/s", role, model, note)
     };
+    let alone = "multi-queue-study:tx-one-stream";
     Ok(vec![
-        one_stream(
-            "multi-queue-study:tx-one-stream",
-            "transmit, 1 stream: 8 queues against 1",
-            &fit,
-        ),
+        one_stream(alone, "transmit, 1 stream: 8 queues against 1", &fit),
         figure(
             "multi-queue-study:tx-one-queue",
             "transmit: 1 queue, 8 streams",
@@ -261,7 +249,7 @@ fn guests() -> Result<Vec<Figure>, FitError> {
     let of_study = fitted(vec![point(1, 8, baseline), point(8, 8, 12.0)], None)?;
     let of_series = fitted(vec![point(1, 8, 6.0), point(8, 8, 12.0)], None)?;
     let alone = fitted(vec![point(1, 8, 6.0)], None)?;
-    let ratio = over(gbit(&of_study, 8, 8), baseline);
+    let ratio = gbit(&of_study, 8, 8).map(|it| it.times(1.0 / baseline));
     let series = "multi-queue-series:guests";
     let disagree = "the sources disagree: 12 is 171 % of 7.02, and 200 % of 6";
     Ok(vec![
@@ -336,7 +324,9 @@ fn arm64() -> Vec<Figure> {
             in_flight,
         ),
         figure(ddsperf, "Arm64: domain 0, ddsperf", 620.0, Role::NotPredicted, None, programs),
+        figure(ddsperf, "Arm64: guest, ddsperf, at least", 4.0, Role::NotPredicted, None, programs),
         figure(ddsperf, "Arm64: guest, ddsperf, at most", 12.0, Role::NotPredicted, None, programs),
+        waits("Arm64: longest round trip, domain 0, at least", 200.0, programs),
         waits("Arm64: longest round trip, domain 0, at most", 1400.0, programs),
         waits("Arm64: longest round trip, guest, at least", 60_000.0, scheduling),
         Figure {
@@ -373,7 +363,7 @@ fn rules() -> Vec<Figure> {
             "threads of the old backend with 8 CPUs",
             4.0,
             "",
-            Role::Predicted,
+            Role::CalibratedOn,
             known(ringway_stats::float(old_threads(8))),
             "min(4, CPUs of domain 0): stations of their own, so more CPUs gain nothing",
         ),
@@ -423,14 +413,10 @@ fn switches() -> impl Iterator<Item = Figure> {
         ("Open vSwitch against a bridge, Linux guests", 0.97),
         ("Open vSwitch against a bridge, Windows guests", 0.90),
     ];
-    paths.into_iter().map(|(what, published)| Figure {
-        source: "throughput-guide:ovs-or-bridge",
-        what,
-        published,
-        unit: "x",
-        role: Role::NotPredicted,
-        model: range(0.0, 1.0),
-        note: "needs what each switch costs for a packet",
+    let source = "throughput-guide:ovs-or-bridge";
+    let note = "needs what each switch costs for a packet";
+    paths.into_iter().map(move |(what, published)| {
+        figure(source, what, published, "x", Role::NotPredicted, range(0.0, 1.0), note)
     })
 }
 

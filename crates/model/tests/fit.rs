@@ -46,7 +46,7 @@ fn one_queue_gives_itself_and_a_range_for_more() {
     let one = fit.predict(1, 8, Placed::Random).throughput.value.expect("measured");
     assert!((one / measured(&[(1, 8)], 0.0).points[0].bps - 1.0).abs() < 1e-6);
     let more = fit.predict(4, 8, Placed::Random).throughput;
-    assert_eq!(more.value, None, "{more}");
+    assert_eq!(more.value, None, "{more:?}");
     let truth = TRUE.outcome(4, 8, Placed::Random).mean_bps;
     assert!(more.low < truth && truth < more.high);
     assert!(fit.missing().is_some_and(|it| it.name == "serial part of the work"));
@@ -100,7 +100,7 @@ fn another_line_limits_what_was_measured_without_it() {
     data.line_bps = Some(data.points[0].bps * 1.01);
     let fast = Fit::of(&data).expect("enough").on_line(20e9);
     let one = fast.predict(1, 8, Placed::Random).throughput;
-    assert!(one.value.is_none() && one.low < 3.1e9 && one.high > 19e9, "{one}");
+    assert!(one.value.is_none() && one.low < 3.1e9 && one.high > 19e9, "{one:?}");
 }
 
 #[test]

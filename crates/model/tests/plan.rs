@@ -55,8 +55,9 @@ fn a_target_beyond_the_line_is_not_promised() {
     let line = Line::plain(10e9, 1500.0);
     let fit = fit(&[(1, 8, 3.0), (2, 8, 5.8)], Some(line.payload_bps()));
     let found = plan(&fit, &target(9.9, 32));
-    assert_eq!((found.queues, found.binding.as_str()), (None, "line"), "{found:?}");
-    assert!(found.throughput_bps < line.payload_bps());
+    assert_eq!((found.queues, found.binding[0].as_str()), (None, "line"), "{found:?}");
+    assert!(found.throughput_bps.high < line.payload_bps() * 1.01);
+    assert_eq!(format!("{:?}", found.probability.value), "Some(0.0)", "and not -0");
     assert_eq!(mtu_for(9.4e9, line), Some(1500.0));
     assert_eq!(mtu_for(9.8e9, line), Some(9000.0));
     assert_eq!(mtu_for(9.99e9, line), None);
@@ -69,6 +70,10 @@ fn the_next_run_is_the_one_that_identifies_what_is_unknown() {
     assert!(next.starts_with("2 queues with 8 flows"), "{next}");
     // With the most contention no number of queues is enough.
     assert!(matches!(alone.queues_range, [Some(_), None]), "{alone:?}");
+    // Nor does anything else hide how little is known.
+    assert_eq!((alone.probability.value, alone.throughput_bps.value), (None, None), "{alone:?}");
+    assert!(alone.probability.low < 1e-9 && alone.binding.len() == 2, "{alone:?}");
+    assert!(alone.sensitivity.iter().all(|(_, [low, high])| low <= high), "{alone:?}");
     let few = plan(&fit(&[(1, 8, 3.0)], None), &target(2.0, 8));
     assert_eq!(few.queues_range, [Some(1), Some(1)]);
     let both = plan(&fit(&[(1, 8, 3.0), (2, 8, 5.5)], None), &target(5.0, 8));

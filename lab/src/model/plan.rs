@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringway_lab::analysis::forecast;
+use ringway_lab::analysis::forecast::{self, signed_percent};
 use ringway_lab::metric::number;
 use ringway_lab::value::Cell;
+use ringway_model::estimate::Estimate;
 use ringway_model::line::Line;
 use ringway_model::plan::{self, Target};
 use ringway_terminal::options::number as count;
@@ -13,7 +14,7 @@ use ringway_units::{Rate, Size};
 use serde::Serialize;
 use serde_json::json;
 
-use super::Known;
+use super::{Known, unexplained};
 
 /// The parameter that a plan selects, if the records vary it.
 const OFFLOADS: &str = "offloads";
@@ -43,6 +44,8 @@ struct Variant {
     offloads: Option<&'static str>,
     #[serde(flatten)]
     plan: plan::Plan,
+    /// Points that nothing in the model explains, with what was measured over what fits.
+    unexplained: Vec<(String, f64)>,
 }
 
 pub(super) fn run(args: &Plan) -> Result<()> {
@@ -57,6 +60,7 @@ pub(super) fn run(args: &Plan) -> Result<()> {
         return print_json(&json!({
             "plan": best.plan,
             "offloads": best.offloads,
+            "unexplained": best.unexplained,
             "other-offloads": others,
             "mtu": mtu.flatten(),
         }));
@@ -78,11 +82,12 @@ fn variants(args: &Plan) -> Result<Vec<Variant>> {
             (fit, None) => fit?,
             (fit, Some(name)) => fit.with_context(|| format!("with {OFFLOADS} {name}"))?,
         };
-        Ok(Variant { offloads, plan: plan::plan(&fit, &target) })
+        let (plan, unexplained) = (plan::plan(&fit, &target), fit.unexplained());
+        Ok(Variant { offloads, plan, unexplained })
     };
     let mut all = states(&args.known)?.into_iter().map(of).collect::<Result<Vec<_>>>()?;
     let queues = |it: &Variant| it.plan.queues.unwrap_or(usize::MAX);
-    let speed = |it: &Variant| it.plan.throughput_bps;
+    let speed = |it: &Variant| it.plan.throughput_bps.low;
     all.sort_by(|a, b| queues(a).cmp(&queues(b)).then(speed(b).total_cmp(&speed(a))));
     Ok(all)
 }
@@ -105,16 +110,16 @@ fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>
     let [netback, vhost] = plan.memory_bytes.map(|bytes| Size(ringway_stats::float(bytes)));
     let guest = plan.guest_cpus.map(|cpus| format!("{cpus} CPUs for its programs and its queues"));
     let mut text = format!(
-        "{}\n{} to {} on average, {} or more with {:.0} % of placements\n\
+        "{}\n{} to {} on average, {} or more with {} % of placements\n\
          limited by {}\nguest    {}\nworkers  {}\n\
          memory   {netback} in netback of Linux, {vhost} with vhost\n\
          grants   {} a guest\noffloads {}\n",
         queues(plan, args.target),
-        Rate(plan.throughput_range_bps[0]),
-        Rate(plan.throughput_range_bps[1]),
+        Rate(plan.throughput_bps.low),
+        Rate(plan.throughput_bps.high),
         args.target,
-        plan.probability.max(0.0) * 100.0,
-        plan.binding,
+        percent(&plan.probability),
+        plan.binding.join(" or "),
         guest.as_deref().unwrap_or("CPUs not known: no run measured them"),
         plan.workers,
         plan.grants,
@@ -130,24 +135,33 @@ fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>
     text += &match mtu {
         Some(Some(mtu)) => format!("MTU      {mtu:.0} B leaves so much payload\n"),
         Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
-        None => String::new(),
+        None => "MTU      not known: --line names the wire\n".to_owned(),
     };
     if let Some(busy) = plan.busy_best {
         text += &format!("With more than {} busy queues all together are slower.\n", number(busy));
     }
-    for (name, change) in &plan.sensitivity {
-        text += &format!("with 10 % better {name}: {:+.1} %\n", change * 100.0);
+    for (name, ends) in &plan.sensitivity {
+        let [low, high] = ends.map(signed_percent);
+        let range = if low == high { high } else { format!("{low} to {high}") };
+        text += &format!("with 10 % better {name}: {range}\n");
     }
     if let Some(run) = &plan.next_run {
         text += &format!("The run that would tell most: {run}.\n");
     }
-    text
+    text + &unexplained(&best.unexplained)
+}
+
+/// A probability, or both ends of where it may be, in whole percent.
+fn percent(probability: &Estimate) -> String {
+    let [low, high] = [probability.low, probability.high].map(|it| format!("{:.0}", it * 100.0));
+    if low == high { high } else { format!("{low} to {high}") }
 }
 
 /// How many queues a plan has, or may need.
 fn queues(plan: &plan::Plan, target: Rate) -> String {
     match (plan.queues, plan.queues_range) {
         (None, [None, _]) => format!("no number of queues reaches {target}"),
+        (_, [Some(1), Some(1)]) => "1 queue".to_owned(),
         (_, [least, Some(most)]) if least == Some(most) => format!("{most} queues"),
         (_, [Some(least), Some(most)]) => format!("{least} to {most} queues"),
         (_, [Some(least), None]) => {
