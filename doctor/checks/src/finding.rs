@@ -68,7 +68,7 @@ pub struct Finding {
     /// The expected gain, with the source of the figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<String>,
-    /// The interval of what the gain is as a factor of throughput, if the model has one.
+    /// The interval of what the first advice gains as a factor of throughput, if the model has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
     /// How certain the finding is.

@@ -115,10 +115,11 @@ pub(super) fn judge(before: &[f64], after: &[f64], better: Better) -> Verdict {
     Verdict { call, before: mean_before, after: mean_after, gain, chance }
 }
 
-/// The interval over all forecasts of findings whose changes are made.
+/// The interval over all forecasts of findings whose changes are made. A forecast is of the first
+/// advice.
 pub(super) fn forecast(findings: &[Finding], entries: &[Entry]) -> Option<Forecast> {
     let is_made = |finding: &&Finding| {
-        let mut changes = finding.advice.iter().flat_map(|advice| &advice.changes);
+        let mut changes = finding.advice.first().into_iter().flat_map(|advice| &advice.changes);
         changes.any(|change| entries.iter().any(|entry| entry.knob == change.knob))
     };
     let made = findings.iter().filter(is_made).filter_map(|finding| finding.forecast);
@@ -180,6 +181,10 @@ mod tests {
         assert_eq!(forecast(&findings, &[entry("eth3")]), None);
         let both = forecast(&findings, &[entry("eth0"), entry("eth2")]);
         assert_eq!(both, Some(Forecast { low: 1.0, high: 4.0 }));
+        // What a second advice changes has no forecast.
+        let mut second = finding("eth0", 2.0);
+        second.advice.insert(0, Advice::by_hand("Or add CPUs.", &[]));
+        assert_eq!(forecast(&[second], &[entry("eth0")]), None);
     }
 
     const BEFORE: [f64; 5] = [9.9, 10.1, 10.0, 10.2, 9.8];
