@@ -283,11 +283,14 @@ fn check(data: &Data) -> Result<(), FitError> {
 /// Measurements of a full line may be above it by so much: tools start and stop at both ends.
 const LINE_ERROR: f64 = 1.02;
 
-/// The point that shows what one queue can do: the one with the most flows.
+/// The point that shows what one queue can do: the one with the most flows, of those that fill the
+/// line if any does. More flows carry less than fewer do by chance only.
 fn single(data: &Data) -> Result<&Point, FitError> {
     let ones = data.points.iter().filter(|point| point.queues == 1);
+    let is_full = |point: &Point| data.line_bps.is_some_and(|line| point.bps >= line * FULL);
     let flows = || most_flows(data).max(2);
-    ones.max_by_key(|point| point.flows).ok_or_else(|| FitError::NoSingleQueue { flows: flows() })
+    ones.max_by_key(|point| (is_full(point), point.flows))
+        .ok_or_else(|| FitError::NoSingleQueue { flows: flows() })
 }
 
 /// The most flows of any point; without points so many that they fill any queue.

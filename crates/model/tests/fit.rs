@@ -53,6 +53,21 @@ fn one_queue_gives_itself_and_a_range_for_more() {
 }
 
 #[test]
+fn one_queue_that_fills_the_line_with_some_flows_fills_it() {
+    // As measured; with eight flows less than with four, by chance.
+    let mut data = measured(&[(1, 1), (1, 2), (1, 4), (1, 8)], 0.1e9);
+    for (point, gbps) in data.points.iter_mut().zip([9.06, 9.31, 9.38, 9.10]) {
+        point.bps = gbps * 1e9;
+    }
+    let fit = Fit::of(&Data { line_bps: Some(9.41e9), ..data }).expect("one queue is enough");
+    assert_eq!(fit.parameters[0].estimate.value, None, "{:?}", fit.parameters);
+    for (queues, flows) in [(1, 1), (4, 1), (8, 8)] {
+        let bps = fit.predict(queues, flows, Placed::Random).throughput.value.expect("the line");
+        assert!((9.2e9..9.42e9).contains(&bps), "{queues} queues, {flows} flows: {bps}");
+    }
+}
+
+#[test]
 fn intervals_of_points_become_an_interval_of_the_prediction() {
     let wide = Fit::of(&measured(&[(1, 8), (2, 8)], 0.1e9)).expect("enough");
     let narrow = Fit::of(&measured(&[(1, 8), (2, 8)], 0.01e9)).expect("enough");
