@@ -176,7 +176,6 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
     let severity = if is_chance { Severity::Note } else { Severity::Warning };
     let is_of_host =
         direction == "receive" && facts.nics.driver(nic).as_deref() == Some("virtio_net");
-    let even = fullest_mean(queues.saturating_mul(FLOWS_PER_QUEUE), queues);
     let (cause, advice) = match is_of_host {
         true => (
             "The host chooses the receive queue of a virtio guest: by a hash of the flow, or, \
@@ -199,9 +198,20 @@ fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Find
         .cause(cause)
         .quote(loads.quotes.iter().cloned())
         .confidence(if flows.is_some() { Confidence::Medium } else { Confidence::Low })
-        .advise(Advice::by_hand(advice, &[]))
-        .forecast(gain(even, uneven), "with four flows a queue, if the fullest queue is the limit");
-    Some(finding)
+        .advise(Advice::by_hand(advice, &[]));
+    Some(with_more_flows(finding, uneven, queues))
+}
+
+/// Adds what four flows a queue gain, if the fullest queue carries more than these put on it.
+fn with_more_flows(finding: Finding, uneven: f64, queues: usize) -> Finding {
+    let even = fullest_mean(queues.saturating_mul(FLOWS_PER_QUEUE), queues);
+    match uneven > even {
+        true => finding.forecast(
+            gain(even, uneven),
+            "with four flows a queue, if the fullest queue is the limit",
+        ),
+        false => finding,
+    }
 }
 
 /// The kernel's backend of before 3.12: fixed groups of vifs, a thread each.
@@ -322,6 +332,17 @@ mod tests {
         assert_eq!(of(&sizes).to_string(), "32 flows of such unequal sizes");
         let equal = of(&[5.0; 64]);
         assert_eq!((equal.equal, equal.to_string().as_str()), (64, "64 flows"));
+    }
+
+    #[test]
+    fn more_flows_have_no_forecast_if_they_are_as_uneven() {
+        let of = |uneven| {
+            let finding = Finding::new(Severity::Note, "eth0", "uneven");
+            with_more_flows(finding, uneven, 8).forecast
+        };
+        // 32 flows over 8 queues put 1.8 times the mean on the fullest.
+        assert_eq!(of(1.6), None);
+        assert!(of(3.0).is_some_and(|forecast| forecast.low >= 1.0 && forecast.high > 1.5));
     }
 
     #[test]
