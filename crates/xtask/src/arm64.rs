@@ -83,9 +83,7 @@ pub(crate) fn programs(root: &Path) -> PathBuf {
 
 /// The directory of everything that is built for Arm64.
 pub(crate) fn directory(root: &Path) -> PathBuf {
-    let shared =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    root.join(shared).join("arm64")
+    run::target_dir(root).join("arm64")
 }
 
 /// Makes the Debian package of what `build` has built, and returns its path.
