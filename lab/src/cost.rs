@@ -1,10 +1,11 @@
-//! What a packet, a byte and a batch cost the backend in instructions, from the counts of
-//! `ringway-bench icount`, and what a change of code brings: predicted, and measured if the same
-//! file has rates.
+//! What a packet, a byte, a batch and an interrupt of the guest cost the backend in instructions,
+//! from the counts of `ringway-bench icount`, and what a change of code brings: predicted, and
+//! measured if the same file has rates.
 //!
-//! A count of instructions a frame, with batches of b frames of n bytes, is taken as
-//! packet + batch / b + byte n. Counts with two sizes of batches and two lengths identify all
-//! three.
+//! A count of instructions a frame, with batches of b frames of n bytes and e interrupts a batch,
+//! is taken as packet + batch / b + byte n + interrupt e / b. Counts with two sizes of batches, two
+//! lengths, and with and without interrupts identify all four. The backend's own instructions are
+//! counted: what the kernel and the hypervisor do to deliver an interrupt is not among them.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,9 @@ use serde::{Deserialize, Serialize};
 const SECTION: &str = "icount";
 /// The unit of counts that are of frames.
 const UNIT: &str = "instr/frame";
+
+/// How the name of a count ends whose guest requests an event, which it gets once a batch.
+pub const EVENT: &str = "an event a batch";
 
 /// Measured rates whose sender or receiver is a counted path: the section and the subject, and the
 /// path's name up to its direction. The peer of each does least, so that the path sets the pace.
@@ -64,13 +68,29 @@ struct Run {
     value: f64,
 }
 
-/// Instructions a frame in one case.
+/// Frames whose instructions are counted or predicted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Count {
+pub struct Load {
     /// Frames in a batch.
     pub batch: f64,
     /// Bytes of a frame.
     pub bytes: f64,
+    /// Whether the guest is interrupted once a batch.
+    pub interrupts: bool,
+}
+
+impl Load {
+    /// Interrupts a frame.
+    fn interrupts_a_frame(&self) -> f64 {
+        if self.interrupts { 1.0 / self.batch } else { 0.0 }
+    }
+}
+
+/// Instructions a frame in one case.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Count {
+    /// What was counted.
+    pub load: Load,
     /// Instructions a frame.
     pub instructions: f64,
 }
@@ -85,6 +105,9 @@ pub struct Cost {
     pub batch: f64,
     /// For each byte; nothing if all counts are of one length.
     pub byte: Option<f64>,
+    /// For each interrupt of the guest; nothing if no count has one. If each count has one, it is
+    /// part of the cost of a batch.
+    pub interrupt: Option<f64>,
     /// By how much it misses the count that it misses most, relative to that count.
     pub worst: f64,
 }
@@ -93,34 +116,42 @@ impl Cost {
     /// The cost that fits best, each count weighing alike; `None` without two sizes of batches, and
     /// if counts of several lengths leave open what belongs to a byte.
     pub fn of(counts: &[Count]) -> Option<Cost> {
-        let varies = |of: fn(&Count) -> f64| {
-            let first = counts.first().map(of);
-            counts.iter().any(|it| Some(of(it)) != first)
+        let varies = |of: fn(&Load) -> f64| {
+            let first = counts.first().map(|it| of(&it.load));
+            counts.iter().any(|it| Some(of(&it.load)) != first)
         };
         if !varies(|it| it.batch) {
             return None;
         }
-        let has_bytes = varies(|it| it.bytes);
-        let terms = |it: &Count| {
+        let (has_bytes, has_both) =
+            (varies(|it| it.bytes), varies(|it| f64::from(u8::from(it.interrupts))));
+        let terms = |it: &Load| {
             let byte = has_bytes.then_some(it.bytes);
-            [1.0, 1.0 / it.batch].into_iter().chain(byte).collect::<Vec<f64>>()
+            let interrupt = has_both.then_some(it.interrupts_a_frame());
+            [1.0, 1.0 / it.batch].into_iter().chain(byte).chain(interrupt).collect::<Vec<f64>>()
         };
         let rows: Vec<Vec<f64>> = counts
             .iter()
-            .map(|it| terms(it).iter().map(|term| term / it.instructions).collect())
+            .map(|it| terms(&it.load).iter().map(|term| term / it.instructions).collect())
             .collect();
         let found = least_squares(&rows)?;
+        let mut rest = found[2..].iter().copied();
+        let byte = has_bytes.then(|| rest.next()).flatten();
         let mut cost =
-            Cost { packet: found[0], batch: found[1], byte: found.get(2).copied(), worst: 0.0 };
-        let misses = counts.iter().map(|it| cost.a_frame(it.batch, it.bytes) / it.instructions);
+            Cost { packet: found[0], batch: found[1], byte, interrupt: rest.next(), worst: 0.0 };
+        let misses = counts.iter().map(|it| cost.a_frame(&it.load) / it.instructions);
         let worst = misses.map(|ratio| ratio - 1.0).max_by(|a, b| a.abs().total_cmp(&b.abs()));
         cost.worst = worst?;
         found.into_iter().chain([cost.worst]).all(f64::is_finite).then_some(cost)
     }
 
-    /// Instructions a frame of so many bytes, in batches of so many frames.
-    pub fn a_frame(&self, batch: f64, bytes: f64) -> f64 {
-        self.packet + self.batch / batch + self.byte.unwrap_or(0.0) * bytes
+    /// Instructions a frame.
+    pub fn a_frame(&self, load: &Load) -> f64 {
+        let [byte, interrupt] = [self.byte, self.interrupt].map(|cost| cost.unwrap_or(0.0));
+        self.packet
+            + self.batch / load.batch
+            + byte * load.bytes
+            + interrupt * load.interrupts_a_frame()
     }
 }
 
@@ -216,9 +247,11 @@ fn rated(case: &Case, subject: &str) -> Option<(String, u32)> {
 /// A path and a count of it from a name such as `virtio split ingress, 64 B, batch 8`; `None` if
 /// that says no length or batch, or there is no count.
 fn parsed(name: &str, instructions: f64) -> Option<(String, Count)> {
-    let (mut path, mut bytes, mut batch) = (Vec::new(), None, None);
+    let (mut path, mut bytes, mut batch, mut interrupts) = (Vec::new(), None, None, false);
     for part in name.split(", ") {
-        if let Some(number) = part.strip_suffix(" B").and_then(|it| it.parse::<f64>().ok()) {
+        if part == EVENT {
+            interrupts = true;
+        } else if let Some(number) = part.strip_suffix(" B").and_then(|it| it.parse::<f64>().ok()) {
             bytes = Some(number);
         } else if let Some(number) = part.strip_prefix("batch ") {
             batch = Some(number.parse().ok().filter(|frames: &f64| *frames > 0.0)?);
@@ -227,7 +260,7 @@ fn parsed(name: &str, instructions: f64) -> Option<(String, Count)> {
         }
     }
     let is_count = instructions > 0.0 && instructions.is_finite();
-    let count = Count { batch: batch?, bytes: bytes?, instructions };
+    let count = Count { load: Load { batch: batch?, bytes: bytes?, interrupts }, instructions };
     is_count.then(|| (path.join(", "), count))
 }
 
@@ -255,9 +288,9 @@ pub enum Agreement {
 }
 
 impl Change {
-    /// The change from one cost to another for frames of so many bytes in batches of so many.
-    pub fn of(before: &Cost, after: &Cost, batch: f64, bytes: f64) -> Change {
-        let instructions = [before, after].map(|cost| cost.a_frame(batch, bytes));
+    /// The change from one cost to another.
+    pub fn of(before: &Cost, after: &Cost, load: &Load) -> Change {
+        let instructions = [before, after].map(|cost| cost.a_frame(load));
         let ratio = instructions[0] / instructions[1];
         Change { instructions, capacity: [ratio.min(1.0), ratio.max(1.0)] }
     }
@@ -280,12 +313,16 @@ mod tests {
     use super::*;
 
     fn counts(rows: &[(f64, f64, f64)]) -> Vec<Count> {
-        let count = |(batch, bytes, instructions): &(f64, f64, f64)| Count {
-            batch: *batch,
-            bytes: *bytes,
-            instructions: *instructions,
+        let count = |&(batch, bytes, instructions): &(f64, f64, f64)| Count {
+            load: busy(batch, bytes),
+            instructions,
         };
         rows.iter().map(count).collect()
+    }
+
+    /// Frames of a guest that is not interrupted.
+    fn busy(batch: f64, bytes: f64) -> Load {
+        Load { batch, bytes, interrupts: false }
     }
 
     #[test]
@@ -298,12 +335,33 @@ mod tests {
         assert!(near(cost.byte.expect("two lengths"), 0.2) && cost.worst.abs() < 1e-6);
         let short = Cost::of(&counts(&all[..2])).expect("two batches");
         assert_eq!(short.byte, None);
-        assert!(near(short.a_frame(1.0, 64.0), all[0].2), "{short:?}");
+        assert!(near(short.a_frame(&busy(1.0, 64.0)), all[0].2), "{short:?}");
         assert_eq!(Cost::of(&counts(&[all[0], all[3]])), None);
         // Two counts cannot tell a batch from a byte.
         assert_eq!(Cost::of(&counts(&[all[0], all[2]])), None);
         assert_eq!(Cost::of(&counts(&[(1.0, 64.0, 1e-300), (64.0, 64.0, 1e300)])), None);
         assert_eq!(Cost::of(&[]), None);
+    }
+
+    #[test]
+    fn an_interrupt_is_told_from_a_batch_by_counts_without_one() {
+        let load = |batch: f64, interrupts| Load { interrupts, ..busy(batch, 64.0) };
+        let made = |load: Load| {
+            let interrupt = if load.interrupts { 90.0 } else { 0.0 };
+            Count { load, instructions: 200.0 + (400.0 + interrupt) / load.batch }
+        };
+        let all = [(1.0, false), (8.0, false), (1.0, true), (8.0, true)];
+        let all = all.map(|(batch, interrupts)| made(load(batch, interrupts)));
+        let near = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-6;
+        let cost = Cost::of(&all[..3]).expect("two batches");
+        assert!(near(cost.batch, 400.0) && cost.byte.is_none(), "{cost:?}");
+        assert!(near(cost.interrupt.expect("with and without"), 90.0), "{cost:?}");
+        assert!(near(cost.a_frame(&all[3].load), all[3].instructions), "{cost:?}");
+        // Counts that all have one cannot say which part of a batch it is.
+        let cost = Cost::of(&all[2..]).expect("two batches");
+        assert!(near(cost.batch, 490.0) && cost.interrupt.is_none(), "{cost:?}");
+        // An interrupt and a batch that never come apart.
+        assert_eq!(Cost::of(&[all[0], all[3]]), None);
     }
 
     #[test]
@@ -320,13 +378,16 @@ mod tests {
             series(SECTION, UNIT, "virtio split ingress, 64 B, batch 64", 216.0),
             series(SECTION, UNIT, "virtio split ingress, 1500 B, batch 64", 462.0),
             series(SECTION, UNIT, "virtio split ingress, 64 B, batch 8, 4 queue(s) in turn", 273.0),
+            series(SECTION, UNIT, "virtio split ingress, 64 B, batch 1, an event a batch", 754.0),
             series(SECTION, "instr/round", "round, 1 of 1 vifs active", 4042.0),
             series("ring", "Mpps", "guest->host, 64 B, batch 8", 40.0),
         ];
         let text = serde_json::json!({ "host": {}, "rounds": 1, "series": all, "gaps": [] });
         let costs = Bench::read(&text.to_string()).expect("the bench's").costs;
         assert_eq!(costs.keys().collect::<Vec<_>>(), ["virtio split ingress"]);
-        assert!(costs["virtio split ingress"].byte.is_some_and(|byte| byte > 0.1));
+        let cost = costs["virtio split ingress"];
+        assert!(cost.byte.is_some_and(|byte| byte > 0.1), "{cost:?}");
+        assert!(cost.interrupt.is_some_and(|interrupt| (interrupt - 100.0).abs() < 1e-6));
         assert!(matches!(Bench::read("{\"series\": []}"), Err(CostError::Empty)));
         assert!(Bench::read("{}").expect_err("no series").to_string().contains("`series`"));
     }
@@ -371,7 +432,8 @@ mod tests {
         let (path, before) = ("backend ingress, 1 queue(s)", of(350.0, 40.0));
         let said = |rate: f64| {
             let after = of(250.0, rate);
-            let change = Change::of(&before.costs[path], &after.costs[path], 8.0, 64.0);
+            let [old, new] = [&before, &after].map(|bench| &bench.costs[path]);
+            let change = Change::of(old, new, &busy(8.0, 64.0));
             change.agrees(&after.gain(&before, path, 64).expect("both measured it"))
         };
         // 400 to 300 instructions: up to 1.33 times as many frames.
@@ -416,7 +478,7 @@ mod tests {
             let cost = |[one, _, many]: [f64; 3]| {
                 Cost::of(&counts(&[(1.0, 64.0, one), (64.0, 64.0, many)])).expect("two batches")
             };
-            let change = Change::of(&cost(before), &cost(after), 8.0, 64.0);
+            let change = Change::of(&cost(before), &cost(after), &busy(8.0, 64.0));
             let [predicted, counted] =
                 [change.instructions, [before[1], after[1]]].map(|[old, new]| new / old - 1.0);
             assert!(counted < -0.02, "a change that can be seen: {counted}");

@@ -163,6 +163,9 @@ fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
     let text = said(&words, &dir.path().join("after.json"));
     assert!(text.contains("backend ingress, 1 queue(s)"), "{text}");
     assert!(text.contains("400 to 300") && text.contains("+0.0 % to +33.3 %"), "{text}");
+    // These counts do not say what an interrupt costs.
+    let of_sleeper = said(&["cost", "--interrupts", words[1]], &dir.path().join("after.json"));
+    assert!(!of_sleeper.contains(" to 300"), "{of_sleeper}");
     // The rates were 40 and 56: more than fewer instructions explain.
     assert!(text.contains("+40.0 % (") && text.contains("more than predicted"), "{text}");
     let json = said(&[words[0], "--json"], &before);

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use ringway_lab::cost::EVENT;
+
 use crate::child::{is_installed, program, start};
 use crate::options::Options;
 use crate::report::{Better, Case, Report};
@@ -55,6 +57,33 @@ impl Unit {
         match self {
             Unit::Frame => "instr/frame",
             Unit::Round => "instr/round",
+        }
+    }
+}
+
+/// What the guest does while the backend works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guest {
+    /// It polls its rings and requests no event.
+    Busy,
+    /// It requests an event, which the backend sends once a batch.
+    Sleeps,
+}
+
+impl Guest {
+    /// The argument of [`run`].
+    fn word(self) -> &'static str {
+        match self {
+            Guest::Busy => "busy",
+            Guest::Sleeps => "sleeps",
+        }
+    }
+
+    /// The end of a case's name.
+    fn named(self) -> String {
+        match self {
+            Guest::Busy => String::new(),
+            Guest::Sleeps => format!(", {EVENT}"),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! The netfront copies each frame once more, to or from private memory, and testpmd does not. From
 //! the guest there is also a testpmd that copies, though it forwards its frames and makes none.
 
-mod guest;
+pub(crate) mod guest;
 pub(crate) mod pair;
 pub(crate) mod testpmd;
 pub(crate) mod work;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use ringway_lab::analysis::forecast::signed_percent;
-use ringway_lab::cost::{Agreement, Bench, Change, Cost};
+use ringway_lab::cost::{Agreement, Bench, Change, Cost, Load};
 use ringway_lab::metric::number;
 use ringway_stats::Ratio;
 use ringway_terminal::options::number as count;
@@ -28,6 +28,10 @@ pub(super) struct Costs {
     /// Bytes of such a frame
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count::<u16>(1..=65_535))]
     frame: u16,
+    /// Show the change for a guest that each batch interrupts, on paths whose counts tell what
+    /// that costs
+    #[arg(long)]
+    interrupts: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,9 +51,12 @@ struct Row {
 impl Row {
     fn of(args: &Costs, (path, before): (&String, &Cost), files: [&Bench; 2]) -> Row {
         let (batch, bytes) = (f64::from(args.batch), f64::from(args.frame));
+        let load = Load { batch, bytes, interrupts: args.interrupts };
         let [old, new] = files;
         let after = new.costs.get(path).copied();
-        let change = after.map(|after| Change::of(before, &after, batch, bytes));
+        let is_known = |cost: &Cost| !load.interrupts || cost.interrupt.is_some();
+        let both = after.filter(|after| is_known(before) && is_known(after));
+        let change = both.map(|after| Change::of(before, &after, &load));
         let measured = new.gain(old, path, u32::from(args.frame));
         let says = change.zip(measured).map(|(change, measured)| change.agrees(&measured));
         Row { path: path.clone(), before: *before, after, change, measured, says }
@@ -78,6 +85,7 @@ impl Row {
             number(cost.packet),
             number(cost.batch),
             cost.byte.map_or_else(|| "-".to_owned(), number),
+            cost.interrupt.map_or_else(|| "-".to_owned(), number),
             signed_percent(cost.worst),
             change.unwrap_or_default(),
             predicted.unwrap_or_default(),
@@ -88,11 +96,12 @@ impl Row {
 }
 
 /// The columns of [`Row::shown`].
-const HEAD: [&str; 9] = [
+const HEAD: [&str; 10] = [
     "PATH",
     ">PACKET",
     ">BATCH",
     ">BYTE",
+    ">INTERRUPT",
     ">WORST FIT",
     ">A FRAME",
     ">A QUEUE CARRIES",

@@ -1,37 +1,49 @@
 //! A ring's backend alone: requests or posted pages in, frames out, and back.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue, QueueDown,
 };
 
-use super::{Counted, FRAME_LEN, FRAMES, Unit};
+use ringway_emu::EmuEvent;
+use ringway_ring::Waiting;
+
+use super::{Counted, FRAME_LEN, FRAMES, Guest, Unit};
+use crate::ring::guest::BareQueue;
 use crate::ring::pair::{Host, backend_queues, bare_queues};
 use crate::ring::work::{BURST, Header};
 
-/// Each batch size, each number of queues, both ways.
+/// Each batch size, each number of queues, both ways; with one queue also for a guest that sleeps.
 pub(super) fn cases() -> impl Iterator<Item = Counted> {
-    let directions = ["ingress", "egress"];
-    directions.into_iter().flat_map(|direction| {
-        [1, 8].into_iter().flat_map(move |queues: usize| {
-            [1, 8, 64].map(|batch: usize| Counted {
-                name: format!(
-                    "backend {direction}, {FRAME_LEN} B, batch {batch}, {queues} queue(s)"
-                ),
-                function: "*backend_turn*",
-                words: vec!["ring".into(), direction.into(), queues.to_string(), batch.to_string()],
-                unit: Unit::Frame,
-                turns: FRAMES,
-            })
+    let busy = [1, 8].into_iter().flat_map(|queues| [1, 8, 64].map(|batch| (queues, batch)));
+    let busy = busy.map(|(queues, batch)| (queues, batch, Guest::Busy));
+    let rows = busy.chain([1, 8].map(|batch| (1, batch, Guest::Sleeps)));
+    rows.flat_map(|(queues, batch, guest)| {
+        ["ingress", "egress"].map(|direction| Counted {
+            name: format!(
+                "backend {direction}, {FRAME_LEN} B, batch {batch}, {queues} queue(s){}",
+                guest.named()
+            ),
+            function: "*backend_turn*",
+            words: vec![
+                "ring".into(),
+                direction.into(),
+                guest.word().into(),
+                queues.to_string(),
+                batch.to_string(),
+            ],
+            unit: Unit::Frame,
+            turns: FRAMES,
         })
     })
 }
 
-/// The counted run: `direction queues batch frames`.
+/// The counted run: `direction guest queues batch frames`.
 pub(super) fn run(words: &[&str]) -> Result<()> {
-    let [direction, queues, batch, frames] = words[..] else {
-        bail!("usage: ring ingress|egress QUEUES BATCH FRAMES");
+    let [direction, guest, queues, batch, frames] = words[..] else {
+        bail!("usage: ring ingress|egress busy|sleeps QUEUES BATCH FRAMES");
     };
+    let sleeps = guest == Guest::Sleeps.word();
     let (queues, batch, frames): (usize, usize, usize) =
         (queues.parse()?, batch.parse()?, frames.parse()?);
     let host = Host::start()?;
@@ -49,6 +61,9 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
             for sent in (0..batch).step_by(BURST) {
                 front.send_at_most(BURST.min(batch - sent), FRAME_LEN)?;
             }
+            if sleeps {
+                sleep(front, turn == 0)?;
+            }
             backend_turn_ingress(back, &mut pool, &mut taken)?;
             done += taken.len();
             taken.drain(..).for_each(|frame| pool.recycle(frame));
@@ -58,6 +73,9 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
                 let header = header.bytes(FRAME_LEN);
                 frame.bytes_mut()[..header.len()].copy_from_slice(header);
                 waiting.push_back(frame);
+            }
+            if sleeps {
+                sleep(front, turn == 0)?;
             }
             backend_turn_egress(back, &mut pool, &mut waiting)?;
             done += batch - waiting.len();
@@ -70,6 +88,14 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
         }
     }
     bail!("only {done} of {frames} frames arrived")
+}
+
+/// Lets a guest sleep until the backend's next event. But for the first time it has been woken.
+fn sleep(front: &mut BareQueue<EmuEvent>, is_first: bool) -> Result<()> {
+    let was_woken = front.is_woken()?;
+    ensure!(was_woken || is_first, "no event came for the batch before");
+    ensure!(front.sleep() == Waiting::TooFew, "a response came without a turn of the backend");
+    Ok(())
 }
 
 // Two functions, not inlined, so that callgrind finds them by name.

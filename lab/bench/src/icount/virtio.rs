@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use ringway_datapath::{
-    Budget, Frame, FrameBatch, FramePool, FrameQueue, PoolBudget, PortQueue, QueueDown,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PoolBudget, PortQueue, QueueDown,
+    Woken,
 };
 use ringway_sys::eventfd::PeerCounters;
 use ringway_sys::guest_memory::GuestMemory;
@@ -19,12 +20,13 @@ use ringway_wire::virtio::{
 
 use super::long::{self, BATCHES, LONG, LONG_FRAMES, LONG_LEN};
 use super::ring::{backend_turn_egress, backend_turn_ingress};
-use super::{Counted, FRAMES, Unit};
+use super::{Counted, FRAMES, Guest, Unit};
 
 /// Entries of a queue: QEMU's default.
 const QUEUE_SIZE: u16 = 256;
 
-/// Each layout, both ways, short and long frames, each batch size.
+/// Each layout, both ways, short and long frames, each batch size. A guest that sleeps does so for
+/// frames to come: drivers free what they have sent when they send again.
 pub(super) fn cases() -> impl Iterator<Item = Counted> {
     let rows = ["split", "packed"].into_iter().flat_map(|layout| {
         ["ingress", "egress"].into_iter().flat_map(move |direction| {
@@ -35,7 +37,16 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
         [1, 8, 64].map(|batch: usize| Counted {
             name: format!("virtio {layout} {direction}, {len} B, batch {batch}"),
             function: "*backend_turn*",
-            words: words(layout, direction, len, batch, 1),
+            words: words(layout, direction, Guest::Busy, [len, batch, 1]),
+            unit: Unit::Frame,
+            turns: FRAMES,
+        })
+    });
+    let of_sleeping = ["split", "packed"].into_iter().flat_map(|layout| {
+        [1, 8].map(|batch| Counted {
+            name: format!("virtio {layout} egress, 64 B, batch {batch}{}", Guest::Sleeps.named()),
+            function: "*backend_turn*",
+            words: words(layout, "egress", Guest::Sleeps, [64, batch, 1]),
             unit: Unit::Frame,
             turns: FRAMES,
         })
@@ -44,7 +55,7 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
         QUEUES.map(|queues| Counted {
             name: format!("virtio split {direction}, 64 B, batch 8, {queues} queue(s) in turn"),
             function: "*backend_turn*",
-            words: words("split", direction, 64, 8, queues),
+            words: words("split", direction, Guest::Busy, [64, 8, queues]),
             unit: Unit::Frame,
             turns: FRAMES,
         })
@@ -53,27 +64,29 @@ pub(super) fn cases() -> impl Iterator<Item = Counted> {
         BATCHES.map(|batch| Counted {
             name: format!("virtio split {direction}, {LONG}, batch {batch}"),
             function: "*backend_turn*",
-            words: words("split", direction, LONG_LEN, batch, 1),
+            words: words("split", direction, Guest::Busy, [LONG_LEN, batch, 1]),
             unit: Unit::Frame,
             turns: LONG_FRAMES,
         })
     });
-    of_one.chain(of_many).chain(of_long)
+    of_one.chain(of_sleeping).chain(of_many).chain(of_long)
 }
 
 /// Numbers of queues of a device; queues are served in turn.
 const QUEUES: [usize; 4] = [1, 4, 16, 64];
 
-fn words(layout: &str, direction: &str, len: usize, batch: usize, queues: usize) -> Vec<String> {
-    let numbers = [len, batch, queues].map(|number| number.to_string());
-    ["virtio", layout, direction].map(str::to_owned).into_iter().chain(numbers).collect()
+/// The numbers are the length of frames, the batch and the queues.
+fn words(layout: &str, direction: &str, guest: Guest, numbers: [usize; 3]) -> Vec<String> {
+    let words = ["virtio", layout, direction, guest.word()].map(str::to_owned);
+    words.into_iter().chain(numbers.map(|number| number.to_string())).collect()
 }
 
-/// The counted run: `layout direction length batch queues frames`.
+/// The counted run: `layout direction guest length batch queues frames`.
 pub(super) fn run(words: &[&str]) -> Result<()> {
-    let [layout, direction, len, batch, queues, frames] = words[..] else {
-        bail!("usage: virtio split|packed ingress|egress LENGTH BATCH QUEUES FRAMES");
+    let [layout, direction, guest, len, batch, queues, frames] = words[..] else {
+        bail!("usage: virtio split|packed ingress|egress busy|sleeps LENGTH BATCH QUEUES FRAMES");
     };
+    let sleeps = guest == Guest::Sleeps.word();
     let (len, batch, frames): (usize, usize, usize) =
         (len.parse()?, batch.parse()?, frames.parse()?);
     let queues: usize = queues.parse()?;
@@ -91,6 +104,10 @@ pub(super) fn run(words: &[&str]) -> Result<()> {
     let mut done = 0;
     for turn in 0..frames {
         let (front, back) = &mut pairs[turn % queues];
+        if sleeps {
+            front.woken(Woken::Unknown)?;
+            ensure!(front.arm()? == Pending::Nothing, "frames came without a turn of the backend");
+        }
         while waiting.len() < batch {
             waiting.push_back(if len == LONG_LEN {
                 long::frame(&mut pool)?

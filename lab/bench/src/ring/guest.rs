@@ -9,7 +9,7 @@ use std::io;
 
 use ringway_datapath::QueueDown;
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, GrantedPages, QueueEvents};
-use ringway_ring::{FrontRing, Notify, Rx, Tx};
+use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{
     RX_RING_SLOTS, RxRequest, RxResponse, TX_RING_SLOTS, TxRequest, TxResponse,
@@ -128,6 +128,19 @@ impl<E: EventChannel> BareQueue<E> {
         self.publish_tx()?;
         self.publish_rx()?;
         Ok(count)
+    }
+
+    /// Takes the events that have come; true if there was one.
+    pub(crate) fn is_woken(&self) -> Result<bool, QueueDown> {
+        Ok(self.events.ack()?)
+    }
+
+    /// Requests an event for the next response of each ring.
+    pub(crate) fn sleep(&mut self) -> Waiting {
+        match self.tx.arm(1) {
+            Waiting::TooFew => self.rx.arm(1),
+            Waiting::Enough => Waiting::Enough,
+        }
     }
 
     fn post(&mut self, page: u16) {
