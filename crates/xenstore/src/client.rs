@@ -89,7 +89,7 @@ impl Client {
 
     /// Uses any blocking descriptor that carries the protocol, such as `/dev/xen/xenbus`.
     pub fn from_fd(fd: OwnedFd) -> Client {
-        Client::with_transport(Socket::new(fd, Writes::OneEach))
+        Client::with_transport(Socket::new(fd, Writes::OneByOne))
     }
 }
 
@@ -116,7 +116,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// The values of several nodes, in the same order, each as [`read_bytes`](Client::read_bytes)
-    /// returns it. The store gets all requests before it replies.
+    /// returns it. They are requested together ([`Transport::requests`]).
     ///
     /// # Errors
     /// The loss of the store.
@@ -124,9 +124,10 @@ impl<T: Transport> Client<T> {
         self.outside().read_all(paths)
     }
 
-    /// Reads groups of nodes side by side, each group as it is at one moment. The store gets the
-    /// requests of all groups before it replies. Returns what `work` returns, and for each group
-    /// whether it was refused: with `EAGAIN` if another session changed a node of it meanwhile.
+    /// Reads groups of nodes side by side, each group as it is at one moment; those of all groups
+    /// are requested together ([`Transport::requests`]). Returns what `work` returns, and for each
+    /// group whether it was refused: with `EAGAIN` if another session changed a node of it
+    /// meanwhile.
     ///
     /// A store may limit the transactions of a session, so there should be few groups.
     ///
@@ -189,8 +190,8 @@ impl<T: Transport> Client<T> {
     }
 
     /// The names of the children of several nodes, in the same order, each as
-    /// [`directory`](Client::directory) returns them. The store gets all requests before it
-    /// replies.
+    /// [`directory`](Client::directory) returns them. They are requested together
+    /// ([`Transport::requests`]).
     ///
     /// # Errors
     /// The loss of the store.
@@ -238,8 +239,8 @@ impl<T: Transport> Client<T> {
     }
 
     /// Sets watches as [`watch_node`](Client::watch_node) does, each a node and a token, and then
-    /// reads nodes as [`read_all`](Client::read_all) does. The store gets all requests before it
-    /// replies.
+    /// reads nodes as [`read_all`](Client::read_all) does, requested together
+    /// ([`Transport::requests`]).
     ///
     /// # Errors
     /// The loss of the store.

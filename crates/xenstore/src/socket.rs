@@ -32,9 +32,11 @@ const TOGETHER_LEN_MAX: usize = 16 << 10; // not a limit: likewise
 pub(crate) enum Writes {
     /// Any number in one write.
     Joined,
-    /// One in each write: the kernel's device ignores what follows the first
-    /// (`drivers/xen/xenbus/xenbus_dev_frontend.c`).
-    OneEach,
+    /// One, and the next after its reply. The kernel's device ignores what follows the first in a
+    /// write (`drivers/xen/xenbus/xenbus_dev_frontend.c`), and sends a request some time after the
+    /// write, out of the same buffer in which the next write puts its own
+    /// (`xenbus_dev_request_and_reply` in `xenbus_xs.c`).
+    OneByOne,
 }
 
 /// A blocking descriptor that carries the protocol.
@@ -93,7 +95,11 @@ impl Socket {
     /// long, and not sent.
     fn send(&mut self, requests: &[Request<'_>]) -> Result<Vec<Option<SockMsg>>, Lost> {
         let (mut headers, mut unsent, mut len_sum) = (Vec::new(), Vec::new(), 0);
-        for Request { op, tx, payload } in requests.iter().take(TOGETHER_MAX) {
+        let together_max = match self.writes {
+            Writes::Joined => TOGETHER_MAX,
+            Writes::OneByOne => 1,
+        };
+        for Request { op, tx, payload } in requests.iter().take(together_max) {
             len_sum += SOCKMSG_LEN + payload.len();
             if !headers.is_empty() && len_sum > TOGETHER_LEN_MAX {
                 break;
@@ -107,10 +113,6 @@ impl Socket {
             if let Some(Some(header)) = headers.last() {
                 unsent.extend_from_slice(header.as_bytes());
                 unsent.extend_from_slice(payload);
-            }
-            if self.writes == Writes::OneEach {
-                self.stream.write_all(&unsent)?;
-                unsent.clear();
             }
         }
         self.stream.write_all(&unsent)?;
@@ -263,11 +265,25 @@ mod tests {
 
     #[test]
     fn requests_are_sent_together_as_far_as_they_fit_any_buffer() {
-        for writes in [Writes::Joined, Writes::OneEach] {
-            let short: Vec<String> = (0..TOGETHER_MAX + 3).map(|it| format!("/{it}")).collect();
-            read_in_batches(writes, &short, &[TOGETHER_MAX, 3]);
-            let long: Vec<String> = (0..7).map(|it| format!("/{it}{}", "x".repeat(3000))).collect();
-            read_in_batches(writes, &long, &[5, 2]);
-        }
+        let short: Vec<String> = (0..TOGETHER_MAX + 3).map(|it| format!("/{it}")).collect();
+        read_in_batches(Writes::Joined, &short, &[TOGETHER_MAX, 3]);
+        let long: Vec<String> = (0..7).map(|it| format!("/{it}{}", "x".repeat(3000))).collect();
+        read_in_batches(Writes::Joined, &long, &[5, 2]);
+    }
+
+    #[test]
+    fn the_kernels_device_gets_the_next_request_after_a_reply() {
+        let paths: Vec<String> = (0..3).map(|it| format!("/{it}")).collect();
+        read_in_batches(Writes::OneByOne, &paths, &[1, 1, 1]);
+
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        let mut socket = Socket::new(ours.into(), Writes::OneByOne);
+        let requests: [Request<'_>; 2] =
+            [b"/a\0", b"/b\0"].map(|payload| Request { op: Op::Read, tx: 0, payload });
+        assert_eq!(socket.send(&requests).expect("sent").len(), 1);
+        drop(socket);
+        let mut sent = Vec::new();
+        theirs.read_to_end(&mut sent).expect("all that was sent");
+        assert_eq!(sent, message(Op::Read, 1, b"/a\0"));
     }
 }

@@ -30,8 +30,9 @@ pub trait Transport {
     fn request(&mut self, request: Request<'_>, events: &mut Events) -> Result<Reply, Lost>;
 
     /// Makes several requests, none of which depends on the reply to another, and waits for all
-    /// replies, which are in the same order. A [`Socket`](crate::Socket) sends them together: where
-    /// CPU time is short, most of the time of a request is the wait until the store has a turn.
+    /// replies, which are in the same order. A [`Socket`](crate::Socket) of a daemon sends them
+    /// together: where CPU time is short, most of the time of a request is the wait until the store
+    /// has a turn. The kernel's device takes them one by one.
     ///
     /// # Errors
     /// If the store is gone.
