@@ -52,7 +52,7 @@ fuzz: ## run every fuzz target for a minute: docs/fuzzing.md
 
 hostile: ## run hostile guests beside honest ones; print what the honest ones lose (docs/hostile.md)
 	scripts/install-packages hostile
-	$(CARGO) build --release --package ringway --package ringway-hostile
+	$(CARGO) build --release $(PROGRAMS)
 	target/release/ringway-hostile run all $(HOSTILE_ARGS)
 
 bench: ## compare the data path with others: rates, latency, instructions, idle cost
@@ -109,12 +109,14 @@ virtio-admin: ## execute docs/virtio.md on whole Debians 12 and 13: the package,
 
 xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes
 	scripts/install-packages xen
-	$(CARGO) build --release $(PROGRAMS) --package ringway-xen --example conformance
+	$(CARGO) build --release $(PROGRAMS)
+	$(CARGO) build --release --package ringway-xen --example conformance
 	tests/xen/run --set smoke $(XEN_ARGS)
 
 xen-full: ## test on emulated real Xen: all scenarios
 	scripts/install-packages xen
-	$(CARGO) build --release $(PROGRAMS) --package ringway-xen --example conformance
+	$(CARGO) build --release $(PROGRAMS)
+	$(CARGO) build --release --package ringway-xen --example conformance
 	tests/xen/run --set full $(XEN_ARGS)
 
 # The scenarios that show most in one boot. XEN_ARGS="..." selects others.

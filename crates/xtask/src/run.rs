@@ -12,8 +12,6 @@ use crate::part::Part;
 use crate::report::skip;
 use crate::reproducible;
 
-/// The crate of the program that serves vifs.
-const PROGRAM: &str = "ringway";
 /// The crates of the programs that users run, each with a Debian package.
 pub(crate) const PROGRAMS: [&str; 3] = ["ringway", "ringway-doctor", "ringway-lab"];
 /// What is built for them: `ringway-hostile` comes with the lab.
@@ -89,7 +87,8 @@ pub(crate) fn lints(root: &Path, part: Part) -> Result<()> {
     run(root, &words)
 }
 
-/// Builds the release programs.
+/// Builds the release programs: always this set, as cargo builds nearly everything again for
+/// another one, whose libraries have other features.
 pub(crate) fn build(root: &Path) -> Result<()> {
     run(root, &[&["build", "--release", "--bins"], &BUILT[..]].concat())
 }
@@ -123,8 +122,8 @@ pub(crate) fn service_page(root: &Path) -> Result<()> {
 
 /// All scenarios on real Xen, with release builds.
 pub(crate) fn real_xen(root: &Path) -> Result<()> {
-    let built = ["build", "--release", "--bins", "--example", "conformance", "-p", "ringway-xen"];
-    run(root, &[&built[..], &BUILT[..]].concat())?;
+    build(root)?;
+    run(root, &["build", "--release", "--package", "ringway-xen", "--example", "conformance"])?;
     rig(root, "tests/xen/run", &["--set", "full"], "real Xen")
 }
 
@@ -146,7 +145,7 @@ fn rig(root: &Path, script: &str, arguments: &[&str], what: &str) -> Result<()> 
 
 /// Every attack beside honest guests, with the bounds on what these may lose.
 pub(crate) fn hostile(root: &Path) -> Result<()> {
-    run(root, &["build", "--release", "--package", PROGRAM, "--package", "ringway-hostile"])?;
+    build(root)?;
     println!("ringway-hostile run all");
     let mut command = Command::new(root.join("target/release/ringway-hostile"));
     let status = command.current_dir(root).args(["run", "all"]).status().context("hostile")?;
