@@ -303,18 +303,18 @@ const MLD_REPORT: u8 = 131;
 const MLD_DONE: u8 = 132;
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
-const NEIGHBOR_SOLICITATION: u8 = 135;
-const NEIGHBOR_ADVERTISEMENT: u8 = 136;
+pub(crate) const NEIGHBOR_SOLICITATION: u8 = 135;
+pub(crate) const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 const MLDV2_REPORT: u8 = 143;
 const PREFIX_ADVERTISEMENT: u8 = 147;
 const MULTICAST_ROUTER: u8 = 151;
 const MULTICAST_ROUTER_ENDS: u8 = 153;
 
-const SOURCE_LINK_ADDRESS: u8 = 1;
-const TARGET_LINK_ADDRESS: u8 = 2;
+pub(crate) const SOURCE_LINK_ADDRESS: u8 = 1;
+pub(crate) const TARGET_LINK_ADDRESS: u8 = 2;
 /// Options of one neighbor discovery message; Linux sends at most three.
 const ND_OPTIONS_MAX: usize = 16;
 
-const ARP_REQUEST: u8 = 1;
+pub(crate) const ARP_REQUEST: u8 = 1;
 const ARP_REPLY: u8 = 2;

@@ -14,6 +14,7 @@
 //! If multicast is snooped, a frame for a group leaves by the ports that listen to the group
 //! (`groups.rs`).
 
+mod claim;
 mod classify;
 mod domain;
 pub mod fdb;
@@ -27,6 +28,7 @@ mod ports;
 mod querier;
 mod snoop;
 
+pub use claim::Claim;
 pub use classify::{Scope, Switch, SwitchConfig};
 pub use flood::{FloodBudget, FloodKind, FloodLimit, StormLimits};
 pub use groups::{GroupEntry, MulticastConfig, MulticastPort, Unregistered};

@@ -206,6 +206,14 @@ impl PortPolicy {
         }
     }
 
+    /// This policy without checks of what frames contain, for those that a host makes itself.
+    #[must_use]
+    pub fn unchecked(&self) -> PortPolicy {
+        let is_disabled = self.checks == Checks::Disabled;
+        let checks = if is_disabled { Checks::Disabled } else { Checks::Nothing };
+        PortPolicy { checks, ..self.clone() }
+    }
+
     /// Why a frame of a patched port is refused; `None` if it is accepted.
     #[inline]
     pub fn refuse_patched(&self, frame: &[u8]) -> Option<DropReason> {
@@ -233,7 +241,7 @@ impl PortPolicy {
     }
 
     /// Whether the port may take a shared address from another.
-    pub(crate) fn may_take(&self, src: MacAddr) -> bool {
+    pub fn may_take(&self, src: MacAddr) -> bool {
         match &self.shares {
             Shares::None => false,
             Shares::Listed(listed) => listed.binary_search(&src).is_ok(),
