@@ -18,6 +18,7 @@
 
 mod ahead;
 mod allowance;
+mod announcement;
 mod attached;
 mod bridge;
 mod capture;
@@ -45,6 +46,7 @@ mod sync;
 mod visit;
 mod wait;
 
+pub use announcement::Announcement;
 pub use attached::{Attached, AttachedParts};
 pub use bridge::{BridgeBackpressure, BridgePort};
 pub use capture::{Capture, CapturedFrame, Passage};

@@ -10,6 +10,7 @@ use ringway_datapath::{
 use ringway_switch::{FloodBudget, PortId, PortPolicy, Ticks, Verdict};
 
 use crate::allowance::Allowance;
+use crate::announcement::Announcing;
 use crate::bridge::{BridgeBackpressure, BridgeQueue};
 use crate::capture::{Capture, Passage};
 use crate::directory::Forwarding;
@@ -53,6 +54,7 @@ pub(crate) struct Source<Q> {
     gauge: Arc<Gauge>,
     /// Limits of its port.
     limits: Limits,
+    pub(crate) announcing: Announcing,
     /// Where it reports to the ports that send to it through a bridge of the host, if there are
     /// any.
     bridge_queue: Option<BridgeQueue>,
@@ -152,6 +154,7 @@ impl<Q: PortQueue> Source<Q> {
             held_since: None,
             gauge: parts.gauge,
             limits: parts.limits,
+            announcing: Announcing::default(),
             bridge_queue: parts.arrivals.map(|it| BridgeQueue::new(it, parts.queue_index)),
             empty_turns: 0,
             has_lent: false,
@@ -322,6 +325,10 @@ impl<Q: PortQueue> Source<Q> {
                 return self.queue.settle(context.pool).map(|()| Ingested::Skipped);
             }
         };
+        if self.announcing.fill(context.pool, context.batch) {
+            self.classify_announcements(context);
+            return Ok(Ingested::Skipped);
+        }
         let taken = self.queue.ingress(budget, context.pool, context.batch);
         if context.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
@@ -334,6 +341,7 @@ impl<Q: PortQueue> Source<Q> {
             self.ahead.is_due = false;
             self.charge(context);
             self.classify(context);
+            self.announcing.watch(context.batch, &self.policy);
         }
         taken.map(|()| Ingested::Polled)
     }
@@ -425,6 +433,16 @@ impl<Q: PortQueue> Source<Q> {
                 frame.verdict = Verdict::Drop(reason);
             }
         }
+    }
+
+    /// Does the same for frames that this host has made in the name of the port's stations.
+    #[cold]
+    fn classify_announcements(&mut self, context: &mut EngineParts<'_>) {
+        self.charge(context);
+        let policy = Arc::clone(&self.policy);
+        self.policy = Arc::new(policy.unchecked());
+        self.classify(context);
+        self.policy = policy;
     }
 
     /// Completes the frames that are inspected as a whole, and drops those that cannot be read.

@@ -14,6 +14,7 @@ use std::time::Instant;
 use ringway_datapath::{PortQueue, QueueCounters};
 use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
+use crate::announcement::Announcement;
 use crate::attached::{Attached, AttachedParts};
 use crate::capture::Capture;
 use crate::directory::{Forwarding, QueueAddress};
@@ -62,6 +63,13 @@ pub enum Command<Q> {
     Poll {
         /// The place of the queue.
         id: SlotId,
+    },
+    /// Send what is to be announced of a port's stations.
+    Announce {
+        /// The place of a queue of the port.
+        id: SlotId,
+        /// What is announced, by whichever queue of the port is first.
+        announcement: Arc<Announcement>,
     },
     /// Give a queue's port another share of the engine.
     SetWeight {
@@ -112,6 +120,13 @@ impl<Q: PortQueue> Engine<Q> {
         self.shares.set_weight(share, weight);
     }
 
+    /// Sends what is to be announced, unless another queue of the port has sent it.
+    pub fn announce(&mut self, id: SlotId, announcement: Arc<Announcement>) {
+        let Some(source) = self.source(id) else { return };
+        source.announcing.begin(announcement);
+        self.wake(id.index);
+    }
+
     /// Panics as a defect would while the engine serves a queue: for tests of the consequences.
     #[doc(hidden)]
     pub fn panic_for_test(&mut self, id: SlotId) {
@@ -146,6 +161,7 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Poll { id } if self.source(id).is_some() => self.wake(id.index),
             // It is gone.
             Command::Poll { .. } => {}
+            Command::Announce { id, announcement } => self.announce(id, announcement),
             Command::SetWeight { id, weight } => self.set_weight(id, weight),
             Command::Panic { id } => self.panic_for_test(id),
             Command::Stall { id, stall } => self.stall_for_test(id, stall),

@@ -11,8 +11,8 @@ use ringway_datapath::{
     QueueTraits, Receipts, Result, VlanRules, Woken,
 };
 use ringway_engine::{
-    Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding, IfIdle, Inbox,
-    Limits, PortSteering, Roster, SlotId, Stations, Wait, Weight,
+    Announcement, Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding,
+    IfIdle, Inbox, Limits, PortSteering, Roster, SlotId, Stations, Wait, Weight,
 };
 use ringway_steering::FlowKey;
 use ringway_switch::fdb::Assigned;
@@ -332,6 +332,14 @@ impl Bench {
         attached
     }
 
+    /// Attaches a port with this policy, whose station the switch does not know.
+    pub(crate) fn port_of(&mut self, number: u8, queues: u16, policy: PortPolicy) -> Vec<Station> {
+        let forwarding = Forwarding::Switch(Arc::clone(&self.switch));
+        let attached = self.attach(number, queues, ONE, TRAITS, &forwarding, policy);
+        self.publish();
+        attached
+    }
+
     /// A port with one queue, in VLANs.
     pub(crate) fn port_in(&mut self, number: u8, rules: &VlanRules) -> Station {
         let port = PortId(number.into());
@@ -463,6 +471,10 @@ impl Bench {
     pub(crate) fn detach(&mut self, station: &Station) {
         let attached = self.engine.detach(station.id).expect("it is there");
         attached.into_queue(&mut FramePool::new(Arc::clone(&self.budget)));
+    }
+
+    pub(crate) fn announce(&mut self, station: &Station, announcement: &Arc<Announcement>) {
+        self.engine.announce(station.id, Arc::clone(announcement));
     }
 
     pub(crate) fn limit(&mut self, station: &Station, limits: &Limits) {

@@ -1,6 +1,7 @@
 //! What an engine does round by round, in simulated time.
 #![cfg(not(feature = "loom"))]
 
+mod announcements;
 mod bench;
 mod bridges;
 mod lent;
