@@ -181,6 +181,11 @@ impl IpNetwork {
         self.address
     }
 
+    /// The address, if it is the only one.
+    pub fn host_address(self) -> Option<IpAddr> {
+        (self.prefix_len == bits(self.address)).then_some(self.address)
+    }
+
     /// Number of leading bits that all its addresses share.
     pub fn prefix_len(self) -> u8 {
         self.prefix_len
@@ -234,9 +239,9 @@ impl FromStr for IpNetwork {
 
 impl fmt::Display for IpNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.prefix_len == bits(self.address) {
-            true => self.address.fmt(f),
-            false => write!(f, "{}/{}", self.address, self.prefix_len),
+        match self.host_address() {
+            Some(address) => address.fmt(f),
+            None => write!(f, "{}/{}", self.address, self.prefix_len),
         }
     }
 }
@@ -262,6 +267,8 @@ pub struct PortRules {
     pub is_router: bool,
     /// Whether it may send messages that only DHCP servers send.
     pub is_dhcp_server: bool,
+    /// Whether a host does not announce its station when that arrives.
+    pub is_unannounced: bool,
     /// Whether a multicast router may be behind it, where multicast is snooped.
     pub multicast_router: MulticastRouter,
     /// The VLANs that it is in.

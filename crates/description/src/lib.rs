@@ -373,6 +373,9 @@ pub struct GuestVif {
     pub is_router: bool,
     /// Whether it may reply to DHCP requests.
     pub is_dhcp_server: bool,
+    /// Whether its guest is not announced when it arrives.
+    #[serde(default)]
+    pub is_unannounced: bool,
     /// The VLAN of its untagged frames.
     pub vlan: Option<u16>,
     /// The VLANs of its tagged frames.
@@ -400,6 +403,7 @@ impl GuestVif {
             shared_macs: self.shared_macs.iter().map(|mac| mac.0).collect(),
             is_router: self.is_router,
             is_dhcp_server: self.is_dhcp_server,
+            is_unannounced: self.is_unannounced,
             vlan: vlan_rules(self.vlan, &self.trunk),
             is_private: self.is_private,
             multicast_router: self.multicast_router,

@@ -163,6 +163,7 @@ pub(crate) struct VifSection {
     pub(crate) router: bool,
     #[serde(default)]
     pub(crate) dhcp_server: bool,
+    pub(crate) announce: Option<bool>,
     pub(crate) vlan: Option<Spanned<VlanNumber>>,
     #[serde(default)]
     pub(crate) trunk: Vec<Spanned<VlanNumber>>,

@@ -5,14 +5,14 @@ mod memory;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::{OffloadCaps, PortQueue as _, QueueCounters};
 use ringway_host::{Rings, Session, SessionHost, SessionPlace, VirtioWanted};
-use ringway_sys::eventfd::{EventFd, PeerCounters};
+use ringway_sys::eventfd::PeerCounters;
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
 use ringway_vhost::{Area, Backend, Base, PairPlan, RegionKey, RingPlan};
@@ -256,7 +256,7 @@ impl<Q, D: SessionHost<Q>> Device for Serving<'_, Q, D> {
     }
 
     fn announce(&mut self, mac: [u8; 6]) {
-        self.host.announce(mac, self.parts);
+        self.host.announce(mac);
     }
 
     fn set_mtu(&mut self, mtu: u16) {
@@ -314,15 +314,6 @@ impl<Q> Rings<Q> for Parts<Q> {
             plan.tx.base = Base::At(tx);
             plan.rx.base = Base::At(rx);
         }
-    }
-
-    fn announce(&mut self, pair: u16, mac: [u8; 6]) -> io::Result<()> {
-        let (Some(plan), Some(control)) = (self.plans.get(&pair), self.controls.get(&pair)) else {
-            return Ok(());
-        };
-        control.announce(mac);
-        let kick = plan.tx.kick.as_fd().try_clone_to_owned()?;
-        EventFd::to_peer(kick, &self.calls)?.signal()
     }
 }
 

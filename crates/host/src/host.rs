@@ -183,8 +183,9 @@ impl<W: World> Host<W> {
             Event::PluggerBegun => self.shared.ovs.ask_again(),
             Event::PortDone(outcome) => {
                 if let Some((Purpose::Xen(vif), fault)) = self.shared.ovs.done(outcome, now) {
-                    let xen = self.vifs.get_mut(&vif);
-                    xen.map_or(Ok(()), |xen| xen.end.show_fault(parts.store, fault))?;
+                    let Some(xen) = self.vifs.get_mut(&vif) else { return Ok(()) };
+                    xen.end.show_fault(parts.store, fault)?;
+                    xen.announce(&mut parts.split(&mut self.shared, now).1);
                 }
             }
             Event::PortsFound(paths) => {

@@ -8,6 +8,8 @@
 // `clippy.toml` keeps clocks, threads and files out.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod announce;
+mod arrival;
 mod attach;
 mod calls;
 #[cfg(all(feature = "canary", debug_assertions))]

@@ -81,7 +81,7 @@ pub trait SessionHost<Q> {
     fn apply_changes(&mut self, rings: &mut impl Rings<Q>) -> Result<(), String>;
 
     /// The network must learn that a guest with this address is here.
-    fn announce(&mut self, mac: [u8; 6], rings: &mut impl Rings<Q>);
+    fn announce(&mut self, mac: [u8; 6]);
 
     /// The front-end and its guest have negotiated this.
     fn negotiated(&mut self, negotiated: Negotiated);
@@ -106,10 +106,4 @@ pub trait Rings<Q> {
 
     /// All queues were detached: their pairs continue later where these stopped.
     fn taken_back(&mut self);
-
-    /// Has the queue of a pair send an announcement of a guest with this address.
-    ///
-    /// # Errors
-    /// The queue sends it later.
-    fn announce(&mut self, pair: u16, mac: [u8; 6]) -> io::Result<()>;
 }

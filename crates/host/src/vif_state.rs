@@ -14,6 +14,7 @@ use ringway_switch::PortId;
 use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Keys, Offer, VifLimits};
 
+use crate::arrival::Arrival;
 use crate::chosen::Chosen;
 use crate::comparison::Followed;
 use crate::connection::Connection;
@@ -50,6 +51,8 @@ pub struct VifState<W: World> {
     pub is_multicast_filtered: bool,
     /// Whether it is quarantined because of panics.
     pub is_quarantined: bool,
+    /// What is still to be announced of its guest.
+    pub(crate) arrival: Arrival,
     /// The connection, while queues are attached.
     pub connection: Option<Connection>,
     /// The lines that its guest may still cause in the log.
@@ -77,6 +80,7 @@ impl<W: World> VifState<W> {
             chosen: Chosen::nothing(now),
             is_multicast_filtered: false,
             is_quarantined: false,
+            arrival: Arrival::none(now),
             connection: None,
             log: LogAllowance::new(now),
         }

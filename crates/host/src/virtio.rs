@@ -182,6 +182,7 @@ impl<W: World> VirtioVif<W> {
         if self.quarantined.is_some() || !self.attach(hosting) {
             return Ok(false);
         }
+        self.state.announce(hosting);
         self.act(hosting, |session, actions, now| session.turn(actions, now))
     }
 

@@ -162,7 +162,9 @@ impl<W: World> XenVif<W> {
 
     /// When something is due that was deferred.
     pub fn due(&self) -> Option<Instant> {
-        self.end.due().into_iter().chain(self.state.chosen.due()).min()
+        let is_connected = self.end.state() == XenbusState::Connected;
+        let announcement = self.state.announcement_due().filter(|_| is_connected);
+        self.end.due().into_iter().chain(self.state.chosen.due()).chain(announcement).min()
     }
 
     /// Does what was deferred, if its time has come.
@@ -173,7 +175,15 @@ impl<W: World> XenVif<W> {
         now: Instant,
     ) -> Result<(), Lost> {
         self.state.note_chosen(&mut parts.split(shared, now).1);
+        self.announce(&mut parts.split(shared, now).1);
         self.act(shared, parts, now, |end, store, actions| end.resume(store, actions, now))
+    }
+
+    /// Announces its guest, if that is due: not before its script is done.
+    pub(crate) fn announce(&mut self, hosting: &mut Hosting<'_, W>) {
+        if self.end.state() == XenbusState::Connected {
+            self.state.announce(hosting);
+        }
     }
 
     /// Handles what was read of its frontend's keys.
@@ -341,6 +351,9 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
         let connected = self.connect(config, &mut interrupted);
         // Also if that failed: the next attempt does not find these responses again.
         self.state.log_interruption(interrupted, self.hosting.now);
+        if attachment == Attachment::Fresh && connected.is_ok() {
+            self.state.arrive(self.hosting.shared, self.hosting.now);
+        }
         connected.map_err(|error| match is_shortage(&error) {
             true => NotAttached::NoResources(format!("{error}; retrying until there is enough")),
             false => NotAttached::Refused(error.to_string()),
@@ -352,6 +365,7 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
         if !disconnect(self.state, self.hosting) {
             return;
         }
+        self.state.arrival.end();
         if let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) {
             tracing::info!(vif = self.state.name, left_out, "disconnected");
         }
@@ -368,6 +382,9 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
         let vif = self.state.name.clone();
         if let Note::State(state) = note {
             tracing::debug!(vif, %state, "backend state");
+            if state == XenbusState::Connected {
+                self.state.announce(self.hosting);
+            }
             return;
         }
         let Some(LeftOut(left_out)) = self.state.may_log(self.hosting.now) else { return };

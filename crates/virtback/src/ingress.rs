@@ -15,7 +15,6 @@ use ringway_virtio::{Buffer, Notify, QueueFault};
 use ringway_wire::virtio::VirtioNetHdrV1;
 use zerocopy::IntoBytes;
 
-use crate::announce::{RARP_LEN, rarp};
 use crate::lending::{LENT_LEN_MIN, leaves_nothing};
 use crate::{PairFault, QueuePair, TX};
 
@@ -30,7 +29,6 @@ impl QueuePair {
         into: &mut FrameBatch,
     ) -> Result {
         let first_frame = into.len();
-        self.announce(pool, into);
         debug_assert!(!self.lending.has_lent(), "a call with a budget while ends are on loan");
         let taken = self.copy_frames(budget, pool, into);
         if let Err(lost) = self.check_memory() {
@@ -57,20 +55,6 @@ impl QueuePair {
         let notify = self.tx.publish();
         self.control.tx_base.store(self.tx.half.base(), Ordering::Relaxed);
         if notify == Notify::Peer { self.call(&self.tx) } else { Ok(()) }
-    }
-
-    /// Sends the pending announcement in the guest's name. Without room or a buffer it is lost, as
-    /// any frame may be: front-ends repeat the request.
-    #[inline]
-    fn announce(&self, pool: &mut FramePool, into: &mut FrameBatch) {
-        let Some(mac) = self.control.announcement.take() else { return };
-        if into.remaining_capacity() == 0 {
-            return;
-        }
-        if let Some(mut frame) = pool.take(RARP_LEN) {
-            frame.bytes_mut().copy_from_slice(&rarp(mac));
-            into.push(frame);
-        }
     }
 
     /// Takes chains until the room in `into`, the budget or the pool's buffers are used up, or a

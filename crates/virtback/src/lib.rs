@@ -5,7 +5,6 @@
 //! order in which they were taken. Read `ingress.rs` for the path of a frame that the guest
 //! transmits, and `egress.rs` for one that it receives.
 
-mod announce;
 mod egress;
 mod fault;
 mod inflight;
@@ -37,7 +36,6 @@ pub use inflight::InflightArea;
 pub use log::LogPlace;
 pub use parts::{PartsError, used_index};
 
-use announce::Announcement;
 use lending::Lending;
 use log::RingLog;
 
@@ -92,7 +90,6 @@ pub struct PairParts {
 #[derive(Debug, Default)]
 pub struct PairControl {
     is_enabled: AtomicBool,
-    announcement: Announcement,
     tx_base: AtomicU32,
     rx_base: AtomicU32,
     is_blank: AtomicBool,
@@ -113,12 +110,6 @@ impl PairControl {
     /// Whether the pair is enabled.
     pub fn is_enabled(&self) -> bool {
         self.is_enabled.load(Ordering::Relaxed)
-    }
-
-    /// Makes the pair send a frame in the name of a guest with this address, with its next batch.
-    /// The caller must also kick its tx queue.
-    pub fn announce(&self, mac: [u8; 6]) {
-        self.announcement.ask(mac);
     }
 
     /// Whether both rings were zeros at the last kick. If that is so after several kicks, the guest

@@ -47,6 +47,7 @@ pub(crate) const ALLOWED_MACS: &str = "ringway-allowed-macs";
 pub(crate) const SHARED_MACS: &str = "ringway-shared-macs";
 pub(crate) const IS_ROUTER: &str = "ringway-router";
 pub(crate) const IS_DHCP_SERVER: &str = "ringway-dhcp-server";
+pub(crate) const IS_ANNOUNCED: &str = "ringway-announce";
 pub(crate) const VLAN: &str = "ringway-vlan";
 /// `vlan` of a vif line, which xl writes since Xen 4.20.
 pub(crate) const LINE_VLAN: &str = "vlan";
@@ -98,7 +99,7 @@ pub(crate) const CTRL_RING_REF: &str = "ctrl-ring-ref";
 pub(crate) const EVENT_CHANNEL_CTRL: &str = "event-channel-ctrl";
 
 /// The keys with the rules for what a vif's guest may send ([`Keys::rules`]).
-pub(crate) const RULE_KEYS: [&str; 16] = [
+pub(crate) const RULE_KEYS: [&str; 17] = [
     IP,
     LOCKING_MODE,
     IPV4_ALLOWED,
@@ -108,6 +109,7 @@ pub(crate) const RULE_KEYS: [&str; 16] = [
     SHARED_MACS,
     IS_ROUTER,
     IS_DHCP_SERVER,
+    IS_ANNOUNCED,
     VLAN,
     LINE_VLAN,
     TRUNK,
@@ -308,6 +310,7 @@ impl Keys {
             shared_macs: self.macs(SHARED_MACS)?,
             is_router: self.flag(IS_ROUTER, Absent::False)?,
             is_dhcp_server: self.flag(IS_DHCP_SERVER, Absent::False)?,
+            is_unannounced: !self.flag(IS_ANNOUNCED, Absent::True)?,
             multicast_router: self.multicast_router()?,
             vlan: self.vlan_rules()?,
             is_private: self.flag(IS_PRIVATE, Absent::False)?,

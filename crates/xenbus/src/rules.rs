@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use ringway_datapath::{MulticastRouter, PortRules};
 
 use crate::keys::{
-    ADDRESSES_MAX, ALLOWED_MACS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_DHCP_SERVER, IS_PRIVATE,
-    IS_ROUTER, KeyChange, LINK_LOCAL_TO, LOCKING_MODE, MIRROR, MULTICAST_ROUTER, SHARED_MACS,
-    TRUNK, VLAN,
+    ADDRESSES_MAX, ALLOWED_MACS, IP, IPV4_ALLOWED, IPV6_ALLOWED, IS_ANNOUNCED, IS_DHCP_SERVER,
+    IS_PRIVATE, IS_ROUTER, KeyChange, LINK_LOCAL_TO, LOCKING_MODE, MIRROR, MULTICAST_ROUTER,
+    SHARED_MACS, TRUNK, VLAN,
 };
 
 /// Every rule. The command line and descriptions of a host have them by these names.
@@ -22,6 +22,7 @@ pub const RULES: &[Rule] = &[
     any("shared-macs", SHARED_MACS, Form::OrNone, "Ethernet addresses that vifs share, or none"),
     any("router", IS_ROUTER, Form::Flag, "Whether it may send router advertisements: true, false"),
     any("dhcp-server", IS_DHCP_SERVER, Form::Flag, "Whether it may be a DHCP server: true, false"),
+    any("announce", IS_ANNOUNCED, Form::FlagOrTrue, "Whether its guest is announced: true, false"),
     on_switch("vlan", VLAN, Form::OrNone, "The VLAN of its frames without a tag, or none"),
     on_switch("trunk", TRUNK, Form::OrNone, "VLANs of its frames with a tag, with commas, or none"),
     on_switch("private", IS_PRIVATE, Form::Flag, "Whether it reaches the uplink only: true, false"),
@@ -58,8 +59,10 @@ pub struct Rule {
 /// How users write a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// `true` or `false`.
+    /// `true` or `false`, which is the default.
     Flag,
+    /// `true`, which is the default, or `false`.
+    FlagOrTrue,
     /// A number, or `none`.
     Count,
     /// As in the key.
@@ -88,9 +91,11 @@ impl Rule {
     /// The text is neither true nor false, and has to be.
     pub fn key_value(&self, text: &str) -> Result<String, String> {
         let value = match (self.form, text) {
-            (Form::Flag, "true") => "1",
-            (Form::Flag, "false") | (Form::Count, "none") => "0",
-            (Form::Flag, _) => return Err(format!("`{text}`: expected `true` or `false`")),
+            (Form::Flag | Form::FlagOrTrue, "true") => "1",
+            (Form::Flag | Form::FlagOrTrue, "false") | (Form::Count, "none") => "0",
+            (Form::Flag | Form::FlagOrTrue, _) => {
+                return Err(format!("`{text}`: expected `true` or `false`"));
+            }
             (Form::OrNone, "none") => "",
             _ => text,
         };
@@ -125,6 +130,7 @@ pub fn keys_of(rules: &PortRules) -> Vec<(&'static str, String)> {
         (SHARED_MACS, list(&rules.shared_macs)),
         (IS_ROUTER, flag(rules.is_router)),
         (IS_DHCP_SERVER, flag(rules.is_dhcp_server)),
+        (IS_ANNOUNCED, rules.is_unannounced.then(|| "0".to_owned())),
         (VLAN, rules.vlan.untagged.map(|vid| vid.get().to_string())),
         (TRUNK, list(&trunk)),
         (IS_PRIVATE, flag(rules.is_private)),
@@ -157,6 +163,7 @@ mod tests {
             shared_macs: vec![MacAddr([0, 0, 0x5e, 0, 1, 7])],
             is_router: true,
             is_dhcp_server: true,
+            is_unannounced: true,
             multicast_router: MulticastRouter::Learn,
             vlan: VlanRules { untagged: Vid::new(5), tagged: vec![Vid::new(6).expect("good")] },
             is_private: true,
@@ -179,6 +186,7 @@ mod tests {
         for rule in RULES {
             let word = match rule.form {
                 Form::Flag => "false",
+                Form::FlagOrTrue => "true",
                 Form::Count | Form::OrNone => "none",
                 Form::Word => "never",
             };

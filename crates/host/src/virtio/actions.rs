@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ringway_datapath::OffloadCaps;
+use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_engine::steps::Attachment;
 use ringway_vhost::backend::{Negotiated, Offer};
 
@@ -29,6 +29,8 @@ impl<W: World> SessionHost<QueueOf<W>> for VirtioActions<'_, '_, W> {
         let caps = self.wanted.offloads.and(self.hosting.shared.config.offloads);
         let floor = self.guest.floor.of(front_end);
         self.keep_mtu(floor.mtu);
+        // What the same process has negotiated is noted: its guest was here before.
+        self.guest.is_new = floor == Negotiated::NONE;
         Offer {
             features: offered(caps).and(self.wanted.features),
             floor,
@@ -62,9 +64,9 @@ impl<W: World> SessionHost<QueueOf<W>> for VirtioActions<'_, '_, W> {
         self.attach(rings).map_err(|error| error.to_string())
     }
 
-    fn announce(&mut self, mac: [u8; 6], rings: &mut impl Rings<QueueOf<W>>) {
+    fn announce(&mut self, mac: [u8; 6]) {
         self.guest.announced = Some(mac);
-        self.send_announcement(rings);
+        self.announce_as_asked();
     }
 
     fn negotiated(&mut self, negotiated: Negotiated) {
@@ -80,6 +82,7 @@ impl<W: World> SessionHost<QueueOf<W>> for VirtioActions<'_, '_, W> {
     fn reset(&mut self, rings: &mut impl Rings<QueueOf<W>>) {
         self.detach(rings);
         self.guest.forget();
+        self.state.arrival.end();
     }
 
     fn log(&mut self, what: &str) {
@@ -120,7 +123,12 @@ impl<W: World> VirtioActions<'_, '_, W> {
             }
         };
         tracing::debug!(vif = self.state.name, queues, "connected");
-        self.send_announcement(rings);
+        if std::mem::take(&mut self.guest.is_new) {
+            self.state.arrive(self.hosting.shared, self.hosting.now);
+        }
+        self.state.announce_by_new_queues(self.hosting);
+        self.state.announce(self.hosting);
+        self.announce_as_asked();
         Ok(())
     }
 
@@ -147,16 +155,13 @@ impl<W: World> VirtioActions<'_, '_, W> {
         Ok(queues)
     }
 
-    /// Has a served pair send the pending announcement, from which the switch learns the guest's
-    /// port. If no pair is served yet, the announcement waits.
-    fn send_announcement(&mut self, rings: &mut impl Rings<QueueOf<W>>) {
-        let mut enabled = self.guest.pairs.iter().filter(|(_, is_enabled)| **is_enabled);
-        let served = enabled.next().filter(|_| self.state.connection.is_some());
-        let Some((pair, _)) = served else { return };
-        let Some(mac) = self.guest.announced.take() else { return };
-        if let Err(error) = rings.announce(*pair, mac) {
-            tracing::debug!(vif = self.state.name, %error, "the guest will be announced later");
+    /// Announces the address that the front-end has asked for, once its guest is served.
+    fn announce_as_asked(&mut self) {
+        if self.state.connection.is_none() {
+            return;
         }
+        let Some(mac) = self.guest.announced.take() else { return };
+        self.state.announce_address(MacAddr(mac), self.hosting);
     }
 
     /// Takes all pairs back from their engines, and notes where each must continue.

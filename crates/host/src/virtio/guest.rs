@@ -29,7 +29,9 @@ pub(super) struct Guest {
     /// When they will be attached, if that was deferred.
     pub(super) due: Option<Instant>,
     counters: BTreeMap<u16, Arc<QueueCounters>>,
-    /// An address that must be announced to the network.
+    /// Whether its front-end is another process than the last one, and nothing was served yet.
+    pub(super) is_new: bool,
+    /// An address that the front-end wants announced to the network.
     pub(super) announced: Option<[u8; 6]>,
     /// By pair: kicks before the guest last stopped it.
     kicks_before: BTreeMap<u16, u64>,
@@ -44,6 +46,7 @@ impl Guest {
             rate_limit: RateLimit::new(ATTACHES_BURST, ATTACH_INTERVAL, now),
             due: None,
             counters: BTreeMap::new(),
+            is_new: false,
             announced: None,
             kicks_before: BTreeMap::new(),
             has_logged_unshared: false,
@@ -55,7 +58,8 @@ impl Guest {
         self.pairs.clear();
         self.counters.clear();
         self.kicks_before.clear();
-        (self.due, self.announced, self.has_logged_unshared) = (None, None, false);
+        (self.due, self.announced) = (None, None);
+        (self.is_new, self.has_logged_unshared) = (false, false);
     }
 
     /// The counters of a pair, for as long as the front-end is connected.

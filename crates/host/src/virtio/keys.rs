@@ -51,6 +51,7 @@ pub const KEYS: &[Key] = &[
     live("shared-macs", |it| format!("{:?}", it.rules.shared_macs)),
     live("router", |it| it.rules.is_router.to_string()),
     live("dhcp-server", |it| it.rules.is_dhcp_server.to_string()),
+    live("announce", |it| it.rules.is_unannounced.to_string()),
     live("vlan", |it| format!("{:?}", it.rules.vlan.untagged)),
     live("trunk", |it| format!("{:?}", it.rules.vlan.tagged)),
     live("private", |it| it.rules.is_private.to_string()),

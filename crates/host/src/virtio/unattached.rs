@@ -92,6 +92,7 @@ impl<W: World> VirtioVif<W> {
             Some(unattached) => return Some(unattached.retry),
             None => {}
         }
-        self.session.due().into_iter().chain(self.guest.due).min()
+        let announced = self.state.announcement_due();
+        self.session.due().into_iter().chain(self.guest.due).chain(announced).min()
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read the clock")]
 
+mod arrival;
 mod calls;
 mod described;
 mod ovs;
@@ -20,7 +21,7 @@ use ringway_datapath::{MacAddr, PortRules};
 use ringway_engine::Failure;
 use ringway_host::{Charged, Event, Host, Note, Notes as _, Phase, Purpose, panic_line};
 use ringway_sim::{KeptNotes, SimKernel};
-use ringway_switch::PortId;
+use ringway_switch::{Claim, PortId};
 use ringway_vhost::backend::Negotiated;
 use ringway_wire::virtio::Features;
 
@@ -57,7 +58,8 @@ fn pairs_are_attached_together_after_a_turn_and_detached_by_the_first_change() {
     assert_eq!(machine.status().queues.len(), 2);
     assert_eq!(machine.host.shared.ports_in_use(), 2, "its own, and one of disabled queues");
     assert_eq!(machine.engines.patched, [None, Some(PortId(0))], "these are beside the others");
-    assert_eq!(machine.vif().session.rings.announced, [(0, MAC)]);
+    let asked = Claim { mac: MacAddr(MAC), ip: None };
+    assert_eq!(machine.engines.announced, [asked.announcement(false)], "as soon as it is served");
     machine.front_end(&[Act::Stop(0), Act::Stop(1)]);
     assert_eq!(machine.host.shared.ports_in_use(), 0);
     assert_eq!(machine.vif().session.rings.taken_back, 1, "all at once");

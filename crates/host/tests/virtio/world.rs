@@ -101,6 +101,8 @@ pub(crate) struct Idle {
     pub(crate) policies: usize,
     /// How it was disturbed, in order.
     pub(crate) disturbed: Vec<String>,
+    /// Frames that announce stations, in order.
+    pub(crate) announced: Vec<Vec<u8>>,
     now: Instant,
 }
 
@@ -140,6 +142,9 @@ impl Engines for Idle {
         match command {
             Command::Attach { attached } => self.queues.push(*attached),
             Command::SetPolicy { .. } => self.policies += 1,
+            Command::Announce { announcement, .. } => {
+                self.announced.extend(std::iter::from_fn(|| announcement.next_frame()));
+            }
             Command::Panic { .. } => self.disturbed.push("Panic".to_owned()),
             Command::Stall { stall, .. } => self.disturbed.push(format!("{stall:?}")),
             _ => {}
@@ -210,7 +215,6 @@ pub(crate) struct Front {
 pub(crate) struct FrontRings {
     bad_pair: Option<u16>,
     pub(crate) taken_back: usize,
-    pub(crate) announced: Vec<(u16, [u8; 6])>,
 }
 
 impl Rings<Silent> for FrontRings {
@@ -223,11 +227,6 @@ impl Rings<Silent> for FrontRings {
 
     fn taken_back(&mut self) {
         self.taken_back += 1;
-    }
-
-    fn announce(&mut self, pair: u16, mac: [u8; 6]) -> io::Result<()> {
-        self.announced.push((pair, mac));
-        Ok(())
     }
 }
 
@@ -246,7 +245,7 @@ impl Session<Silent> for Front {
             Act::Start(pair, is_enabled) => host.start(pair, is_enabled, rings),
             Act::Stop(pair) => host.stop(pair, rings),
             Act::Apply => self.refused = host.apply_changes(rings).err(),
-            Act::Announce(mac) => host.announce(mac, rings),
+            Act::Announce(mac) => host.announce(mac),
             Act::Negotiate(negotiated) => host.negotiated(negotiated),
             Act::Break(pair) => rings.bad_pair = pair,
             Act::Leave => {
@@ -332,8 +331,10 @@ impl Machine {
         let mut roster = Roster::default();
         roster.add_engine();
         let (queues, patched, failures) = (Vec::new(), Vec::new(), Vec::new());
-        let disturbed = Vec::new();
-        let engines = Idle { roster, queues, patched, failures, policies: 0, disturbed, now };
+        let (disturbed, announced) = (Vec::new(), Vec::new());
+        let policies = 0;
+        let engines =
+            Idle { roster, queues, patched, failures, policies, disturbed, announced, now };
         let store = LocalStore::new(Quota::default()).connect(DomId(0)).expect("the first");
         let hypervisor = Loopback::new().create_domain(DomId(0), Limits::default());
         let hypervisor = hypervisor.expect("the first");

@@ -530,24 +530,6 @@ fn writes_through_an_indirect_table_are_logged_and_the_table_is_not() {
     }
 }
 
-#[test]
-fn a_guest_that_moved_is_announced_in_its_name_once() {
-    let control = Arc::new(PairControl::new(true));
-    let mut guest = Guest::with(&[], |parts, _| parts.control = Arc::clone(&control));
-    let mac = [2, 0, 0, 0, 0, 9];
-    control.announce([0; 6]);
-    control.announce(mac);
-    let frames = guest.transmit(&[&[buffer(DATA, 112)]]).unwrap();
-    assert_eq!(frames.len(), 2);
-    let rarp = frames[0].bytes();
-    assert_eq!((rarp.len(), &rarp[..6], &rarp[6..12]), (60, &[0xff; 6][..], &mac[..]));
-    // Reverse ARP, Ethernet, IPv4, 6 and 4 bytes, "request reverse", and the address in question.
-    assert_eq!(rarp[12..22], [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
-    assert_eq!((&rarp[22..28], &rarp[32..38]), (&mac[..], &mac[..]));
-    assert!(rarp[38..].iter().chain(&rarp[28..32]).all(|byte| *byte == 0));
-    assert!(guest.transmit(&[]).unwrap().is_empty());
-}
-
 /// QEMU's file of memory that the guest does not share stays as it was: zeros.
 #[test]
 fn a_guest_that_kicks_and_posts_nothing_is_noticed() {
