@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::canary::Canary;
 use crate::device::Kind;
+use crate::flaw::{Flaw, Rule};
 use crate::ledger::Owner;
 use crate::marks::Mark;
 use crate::plane::DataPlane;
@@ -125,6 +126,19 @@ impl Engines for DataPlane {
             Command::Limit { limits, .. } => {
                 self.marks.hit(Mark::RateChanged);
                 self.credits.extend(limits.ingress.clone());
+            }
+            Command::Announce { id, announcement } => {
+                if let Some(Owner::Guest(number)) = workers.owner_at(engine, *id) {
+                    self.marks.hit(Mark::Announced);
+                    let guest = &mut self.guests[number];
+                    let (announced, came) = (guest.note_announcement(announcement), guest.arrivals);
+                    // The arrivals of virtio guests are not counted.
+                    if (1..announced).contains(&came) {
+                        let found =
+                            format!("guest {number} has come {came} times, announced {announced}");
+                        self.flaw.get_or_insert_with(|| Flaw::new(Rule::Arrival, found));
+                    }
+                }
             }
             _ => {}
         }

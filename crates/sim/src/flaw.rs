@@ -49,6 +49,9 @@ pub enum Rule {
     Notes,
     /// The reply to a call is true.
     Calls,
+    /// A guest of Xen is announced when it has made new rings, and not when another process serves
+    /// them.
+    Arrival,
     /// A turn of the control plane, between two of which it handles calls, is short.
     Turns,
     /// In the end nothing is left.

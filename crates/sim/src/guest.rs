@@ -10,6 +10,7 @@ use ringway_datapath::{
     Budget, Frame, FrameBatch, FramePool, FrameQueue, MIDDLE_LEN, MacAddr, OffloadCaps, PagePool,
     Pending, PoolBudget, PortQueue, QueueCounters, QueueDown, Wakers, Woken, queue_of_variants,
 };
+use ringway_engine::Announcement;
 use ringway_hypervisor::{EventChannel, Hypervisor, QueueEvents};
 use ringway_loopback::{LoopbackDomain, LoopbackEvent, LoopbackGrants};
 use ringway_netfront::{HashWish, Progress, Slabs, VifQueue};
@@ -53,6 +54,10 @@ pub(crate) struct Guest {
     /// said over it is noted.
     pub(crate) is_wish_known: bool,
     pub(crate) chosen: Chosen,
+    /// How often a guest of Xen has arrived: it has made rings, or its vif was made again.
+    pub(crate) arrivals: u64,
+    /// How often its arrival was announced, and the last time.
+    announced: (u64, Option<Arc<Announcement>>),
     /// The reason why a queue had to stop.
     pub(crate) fault: Option<String>,
     /// Since the last balance, frames may have been lost with a connection.
@@ -114,6 +119,8 @@ impl Guest {
             is_wish_known: false,
             is_cut_off: false,
             chosen: Chosen::default(),
+            arrivals: 0,
+            announced: (0, None),
             fault: None,
             is_disturbed: false,
             is_impersonated: false,
@@ -126,12 +133,22 @@ impl Guest {
         self.chosen.groups = scenario.groups[number].clone();
     }
 
+    /// Notes that it is announced, perhaps as before. Returns how often that has begun.
+    pub(crate) fn note_announcement(&mut self, announcement: &Arc<Announcement>) -> u64 {
+        let (count, last) = &mut self.announced;
+        if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, announcement)) {
+            (*count, *last) = (*count + 1, Some(Arc::clone(announcement)));
+        }
+        *count
+    }
+
     /// Makes queues for a backend.
     pub(crate) fn allocate(
         &mut self,
         backend: DomId,
         wanted: Allocation,
     ) -> std::io::Result<Allocated> {
+        self.arrivals += 1;
         self.caps = wanted.backend.caps();
         for _ in 0..wanted.queues {
             match self.make_nic(backend, wanted.split_event_channels) {

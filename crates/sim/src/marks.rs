@@ -51,6 +51,8 @@ marks! {
     EngineWaitsForTime => "engine waits for a time",
     /// The world came to rest, and everything was checked.
     Rest => "world at rest",
+    /// A guest was announced to the network.
+    Announced => "guest announced",
     /// A queue moved from one engine to another.
     Moved => "queue moved",
     /// Frames queued up for a queue that was being moved.

@@ -544,7 +544,8 @@ impl Process {
     /// After each turn, a virtio vif is attached if its front-end has passed what that needs, and
     /// only then, unless that was deferred.
     fn check_attached(&self, place: usize, plane: &mut DataPlane) {
-        let Some(vif) = self.host.virtio().nth(place).filter(|vif| vif.due().is_none()) else {
+        let is_deferred = |vif: &VirtioVif<_>| vif.due() != vif.state.announcement_due();
+        let Some(vif) = self.host.virtio().nth(place).filter(|vif| !is_deferred(vif)) else {
             return;
         };
         let said = vif.session.said();

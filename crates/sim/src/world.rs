@@ -475,6 +475,7 @@ impl World {
                 self.plane.marks.hit(Mark::StateTwice);
                 self.panics[guest] = 0;
                 self.settings.forget_budget(&vif_name(vif));
+                self.plane.guests[guest].arrivals += 1;
                 self.plane.guests[guest].is_wish_known = false;
                 self.plane.guests[guest].chosen.are_known = false;
             }
