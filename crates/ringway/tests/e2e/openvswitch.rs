@@ -17,8 +17,16 @@ use crate::devices::{beside, tool, tool_ok};
 use crate::hostile::Hostile;
 use crate::vhost::{OPTIONS, Pings};
 
-const PROGRAMS: [&str; 7] =
-    ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "unshare", "socat", "ping"];
+const PROGRAMS: [&str; 8] = [
+    "ovs-vswitchd",
+    "ovsdb-server",
+    "ovsdb-tool",
+    "ovs-vsctl",
+    "ovs-ofctl",
+    "unshare",
+    "socat",
+    "ping",
+];
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// Pings a guest until it replies.
@@ -79,6 +87,23 @@ impl Place {
         text_of(vsctl(&self.host, words), words).trim().to_owned()
     }
 
+    /// Has reverse ARP requests counted from now on, and forwarded as before.
+    fn count_announcements(&self) {
+        self.ask_flows(&["add-flow", "br-int", "priority=9,rarp,actions=NORMAL"]);
+    }
+
+    /// How many there were.
+    fn announcements(&self) -> u32 {
+        let flows = self.ask_flows(&["dump-flows", "br-int", "rarp"]);
+        let count = flows.split_once("n_packets=").and_then(|(_, rest)| rest.split_once(','));
+        count.and_then(|(count, _)| count.parse().ok()).expect("a flow with its count")
+    }
+
+    fn ask_flows(&self, words: &[&str]) -> String {
+        let output = program(&self.host, "ovs-ofctl", words).output();
+        text_of(output.expect("it is installed"), "ovs-ofctl")
+    }
+
     /// An id of an interface.
     fn id(&self, port: &str, key: &str) -> String {
         let words = format!("--if-exists get Interface {port} external_ids:{key}");
@@ -127,6 +152,7 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("br-none"), "{refused:?}");
     text_of(place.add_vm1(dir, "br-int.7"), "vif add");
     place.wait_for_ports("probe");
+    place.count_announcements();
 
     let guest = guest_of(1, "10.78.0.5", dir, "vm1", Maker::Backend, "");
     place.wait_for_ports("probe\nvm1");
@@ -154,6 +180,8 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     text_of(installed("60"), "vif wait");
     let ping = || tool(whole, REACH).is_some();
     assert!(ping(), "{}", host.log());
+    // Its address is not in the description, so its first frames have shown it.
+    host.wait("its announcement", SOON, |_| (place.announcements() > 0).then_some(()));
 
     // The next process finds the port as it is, and removes that of a vif that is gone.
     let number = place.ask("get Interface vm1 ofport");
