@@ -396,6 +396,17 @@ fn an_address_is_in_one_network_once() {
 }
 
 #[test]
+fn the_arrival_of_a_guest_is_announced_unless_its_vif_says_no() {
+    for (line, is_unannounced) in
+        [("", false), ("announce = true", false), ("announce = false", true)]
+    {
+        let text = format!("[[vhost]]\nname = \"vm1\"\nsocket = \"/run/vm1\"\n{line}\n");
+        let host = parse_plain("host.toml", &text).expect("good");
+        assert_eq!(host.vhosts[0].vif.rules().is_unannounced, is_unannounced, "{line}");
+    }
+}
+
+#[test]
 fn an_address_is_one_vifs_or_all_of_its_vifs_share_it() {
     let router = "00:00:5e:00:01:07";
     let vhost = |name: &str, more: &str| {
