@@ -24,14 +24,10 @@ frontend_keys() {
 }
 
 backend_keys() {
-    if [ "$BACKEND" = kernel ]; then
-        echo feature-{ctrl-ring,dynamic-multicast-control,gso-tcpv4,gso-tcpv6,ipv6-csum-offload} \
-            feature-{multicast-control,rx-copy,rx-flip,sg,split-event-channels,xdp-headroom} \
-            multi-queue-max-queues
-    else
-        echo feature-{ctrl-ring,gso-tcpv4,gso-tcpv6,ipv6-csum-offload,rx-copy,rx-flip,sg} \
-            feature-split-event-channels multi-queue-max-queues
-    fi
+    # The kernel's backend alone has this.
+    [ "$BACKEND" != kernel ] || echo feature-xdp-headroom
+    echo feature-{ctrl-ring,dynamic-multicast-control,gso-tcpv4,gso-tcpv6,ipv6-csum-offload} \
+        feature-{multicast-control,rx-copy,rx-flip,sg,split-event-channels} multi-queue-max-queues
 }
 
 sorted() {
