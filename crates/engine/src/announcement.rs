@@ -92,6 +92,8 @@ pub(crate) struct Announcing {
     is_pending: bool,
     /// Frames that are still to be searched.
     watched: usize,
+    /// The policy of the port, while announcements enter without its checks of contents.
+    checked: Option<Arc<PortPolicy>>,
 }
 
 impl Announcing {
@@ -101,39 +103,65 @@ impl Announcing {
         (self.announcement, self.is_pending) = (Some(announcement), true);
     }
 
-    /// Fills an empty batch with announcements. Returns whether there are any. Without a buffer
-    /// one is lost, as any frame may be. They are not counted as frames of the guest.
+    /// Fills an empty batch with announcements. Returns whether there are any: the policy does not
+    /// check their contents then, until [`Announcing::watch`] is called. Without a buffer one is
+    /// lost, as any frame may be. They are not counted as frames of the guest.
     #[inline]
-    pub(crate) fn fill(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> bool {
-        self.is_pending && self.fill_pending(pool, into)
+    pub(crate) fn fill(
+        &mut self,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+        policy: &mut Arc<PortPolicy>,
+    ) -> bool {
+        self.announcement.is_some() && self.fill_pending(pool, into, policy)
     }
 
     #[cold]
-    fn fill_pending(&mut self, pool: &mut FramePool, into: &mut FrameBatch) -> bool {
-        while into.remaining_capacity() > 0 {
+    fn fill_pending(
+        &mut self,
+        pool: &mut FramePool,
+        into: &mut FrameBatch,
+        policy: &mut Arc<PortPolicy>,
+    ) -> bool {
+        while self.is_pending && into.remaining_capacity() > 0 {
             let next = self.announcement.as_ref().and_then(|it| it.next_frame());
             let Some(bytes) = next else {
                 self.is_pending = false;
-                self.forget_if_done();
                 break;
             };
             let Some(mut frame) = pool.take(bytes.len()) else { continue };
             frame.bytes_mut().copy_from_slice(&bytes);
             into.push(frame);
         }
-        !into.is_empty()
+        if into.is_empty() {
+            self.forget_if_done();
+            return false;
+        }
+        let unchecked = Arc::new(policy.unchecked());
+        self.checked = Some(std::mem::replace(policy, unchecked));
+        true
     }
 
-    /// Searches frames that were accepted for claims. An address that the port shares with others
-    /// may be at another one by the time of its announcement.
+    /// Called with frames that have their verdicts. Searches those that were accepted for claims,
+    /// or has the policy check contents again if they are announcements.
     #[inline]
-    pub(crate) fn watch(&mut self, frames: &[Frame], policy: &PortPolicy) {
-        if self.watched > 0 {
-            self.learn_from(frames, policy);
+    pub(crate) fn watch(&mut self, frames: &[Frame], policy: &mut Arc<PortPolicy>) {
+        if self.announcement.is_some() {
+            self.watch_active(frames, policy);
         }
     }
 
     #[cold]
+    fn watch_active(&mut self, frames: &[Frame], policy: &mut Arc<PortPolicy>) {
+        match self.checked.take() {
+            Some(checked) => *policy = checked,
+            None => self.learn_from(frames, policy),
+        }
+        self.forget_if_done();
+    }
+
+    /// An address that the port shares with others may be at another one by the time of its
+    /// announcement.
     fn learn_from(&mut self, frames: &[Frame], policy: &PortPolicy) {
         let Some(announcement) = &self.announcement else { return };
         let searched = frames.iter().take(self.watched);
@@ -143,7 +171,6 @@ impl Announcing {
             self.is_pending |= announcement.learn(claim);
         }
         self.watched = self.watched.saturating_sub(frames.len());
-        self.forget_if_done();
     }
 
     fn forget_if_done(&mut self) {

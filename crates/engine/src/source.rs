@@ -325,25 +325,29 @@ impl<Q: PortQueue> Source<Q> {
                 return self.queue.settle(context.pool).map(|()| Ingested::Skipped);
             }
         };
-        if self.announcing.fill(context.pool, context.batch) {
-            self.classify_announcements(context);
-            return Ok(Ingested::Skipped);
-        }
-        let taken = self.queue.ingress(budget, context.pool, context.batch);
+        let ingested = match self.announcing.fill(context.pool, context.batch, &mut self.policy) {
+            true => Ok(Ingested::Skipped),
+            false => {
+                let taken = self.queue.ingress(budget, context.pool, context.batch);
+                taken.map(|()| Ingested::Polled)
+            }
+        };
         if context.pool.take_shortage() {
             self.on(IngressEvent::NoBuffer);
             self.show_wait(context.now);
         }
-        self.report_arrivals(budget, context);
+        if matches!(ingested, Ok(Ingested::Polled)) {
+            self.report_arrivals(budget, context);
+        }
         self.empty_turns = self.empty_turns.saturating_add(1);
         if !context.batch.is_empty() {
             self.empty_turns = 0;
             self.ahead.is_due = false;
             self.charge(context);
             self.classify(context);
-            self.announcing.watch(context.batch, &self.policy);
+            self.announcing.watch(context.batch, &mut self.policy);
         }
-        taken.map(|()| Ingested::Polled)
+        ingested
     }
 
     /// Charges the kept frames that may be forwarded now. False if the port has used its share of
@@ -433,16 +437,6 @@ impl<Q: PortQueue> Source<Q> {
                 frame.verdict = Verdict::Drop(reason);
             }
         }
-    }
-
-    /// Does the same for frames that this host has made in the name of the port's stations.
-    #[cold]
-    fn classify_announcements(&mut self, context: &mut EngineParts<'_>) {
-        self.charge(context);
-        let policy = Arc::clone(&self.policy);
-        self.policy = Arc::new(policy.unchecked());
-        self.classify(context);
-        self.policy = policy;
     }
 
     /// Completes the frames that are inspected as a whole, and drops those that cannot be read.
