@@ -93,6 +93,11 @@ fn what_is_not_identified_is_a_range_everywhere() {
     assert!(text.contains("or more with 0 to 9"), "{text}");
     let (_, text) = says(&["plan", "--target", "500Gbit/s", "--streams", "8"], &[&file]);
     assert!(text.contains("or more with 0 % of placements"), "{text}");
+    assert!(text.contains("MTU      not known: --line names the wire"), "{text}");
+    let figures = table("line = '10Gbit/s'\nmtu = '9000B'\n", &[(1, 8, "3Gbit/s")]);
+    std::fs::write(&file, figures).expect("it has room");
+    let (_, text) = says(&["plan", "--target", "5Gbit/s", "--streams", "8"], &[&file]);
+    assert!(text.contains("MTU      as where the figures were measured"), "{text}");
 }
 
 #[test]

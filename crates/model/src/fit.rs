@@ -149,7 +149,7 @@ const FULL: f64 = 0.97;
 /// The most serial work that a range allows: as many queues carry no more than one.
 const SERIAL_MAX: f64 = 1.0;
 /// The station that is the wire.
-const LINE: &str = "line";
+pub const LINE: &str = "line";
 /// The parameter that is a queue's.
 const CAPACITY: &str = "capacity of a queue";
 /// A capacity that stands for any that is larger than what is shared, as a multiple of that.

@@ -6,6 +6,7 @@ use ringway_lab::analysis::forecast::{self, signed_percent};
 use ringway_lab::metric::number;
 use ringway_lab::value::Cell;
 use ringway_model::estimate::Estimate;
+use ringway_model::fit::LINE;
 use ringway_model::line::Line;
 use ringway_model::plan::{self, Target};
 use ringway_terminal::options::number as count;
@@ -46,6 +47,9 @@ struct Variant {
     plan: plan::Plan,
     /// Points that nothing in the model explains, with what was measured over what fits.
     unexplained: Vec<(String, f64)>,
+    /// Whether the figures were measured over a line.
+    #[serde(skip)]
+    has_line: bool,
 }
 
 pub(super) fn run(args: &Plan) -> Result<()> {
@@ -83,7 +87,8 @@ fn variants(args: &Plan) -> Result<Vec<Variant>> {
             (fit, Some(name)) => fit.with_context(|| format!("with {OFFLOADS} {name}"))?,
         };
         let (plan, unexplained) = (plan::plan(&fit, &target), fit.unexplained());
-        Ok(Variant { offloads, plan, unexplained })
+        let has_line = fit.stations.iter().any(|station| station.name == LINE);
+        Ok(Variant { offloads, plan, unexplained, has_line })
     };
     let mut all = states(&args.known)?.into_iter().map(of).collect::<Result<Vec<_>>>()?;
     let queues = |it: &Variant| it.plan.queues.unwrap_or(usize::MAX);
@@ -108,7 +113,7 @@ fn states(known: &Known) -> Result<Vec<(Option<&'static str>, Cell)>> {
 fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>>) -> String {
     let plan = &best.plan;
     let [netback, vhost] = plan.memory_bytes.map(|bytes| Size(ringway_stats::float(bytes)));
-    let guest = plan.guest_cpus.map(|cpus| format!("{cpus} CPUs for its programs and its queues"));
+    let guest = plan.guest_cpus.map(|n| format!("{} for its programs and its queues", cpus(n)));
     let mut text = format!(
         "{}\n{} to {} on average, {} or more with {} % of placements\n\
          limited by {}\nguest    {}\nworkers  {}\n\
@@ -129,12 +134,16 @@ fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>
         let queues = queues(&other.plan, args.target);
         text += &format!("with {OFFLOADS} {}: {queues}\n", other.offloads.unwrap_or_default());
     }
-    for (station, cpus) in &plan.cpus {
-        text += &format!("{station}: {cpus} CPUs\n");
+    for (station, number) in &plan.cpus {
+        text += &format!("{station}: {}\n", cpus(*number));
     }
     text += &match mtu {
         Some(Some(mtu)) => format!("MTU      {mtu:.0} B leaves so much payload\n"),
         Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
+        None if best.has_line => {
+            "MTU      as where the figures were measured; --line asks about another wire\n"
+                .to_owned()
+        }
         None => "MTU      not known: --line names the wire\n".to_owned(),
     };
     if let Some(busy) = plan.busy_best {
@@ -149,6 +158,10 @@ fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>
         text += &format!("The run that would tell most: {run}.\n");
     }
     text + &unexplained(&best.unexplained)
+}
+
+fn cpus(number: usize) -> String {
+    if number == 1 { "1 CPU".to_owned() } else { format!("{number} CPUs") }
 }
 
 /// A probability, or both ends of where it may be, in whole percent.
