@@ -43,7 +43,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             return Ok(());
         }
         self.reap()?;
-        (self.tx_responses_wanted, self.must_try_again) = (0, false);
+        self.must_try_again = false;
         let (mut packets, mut bytes) = (0, 0);
         for (ahead, frame) in from.iter().take(PAGES_AHEAD).enumerate() {
             self.prefetch_for(ahead, frame);
@@ -204,6 +204,9 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             self.tx_free.push(response.id);
         }
         self.tx.consume(count);
+        // Frames that wait for so many responses may have their room now, and as many more may not
+        // come.
+        self.must_try_again |= std::mem::take(&mut self.tx_responses_wanted) > 0;
         Ok(())
     }
 }

@@ -259,6 +259,8 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// orders if its frontend requests that when it connects. Returns how many of the first there
     /// was room for in the ring; for 64 on a new connection there is.
     ///
+    /// As after [`egress`](PortQueue::egress), the queue sends its next event once it is armed.
+    ///
     /// # Errors
     /// [`QueueDown`](ringway_datapath::QueueDown) when the queue can no longer be used.
     pub fn order_groups(&mut self, order: GroupOrder, groups: &[MacAddr]) -> Result<usize> {
@@ -378,8 +380,6 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
         // A fault of the ring is reported when frames leave.
         if room == 0 && self.tx.pending().ok()? >= self.tx_responses_awaited {
             self.reap().ok()?;
-            // Frames that wait for so many responses may have their room already.
-            self.must_try_again |= std::mem::take(&mut self.tx_responses_wanted) > 0;
             room = self.room_in_ring(len);
         }
         self.tx_responses_awaited = if room == 0 { self.tx_responses_per_wake } else { 0 };

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, MacAddr, MulticastFilter, PoolBudget, PortQueue,
+    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, MulticastFilter, Pending, PoolBudget,
+    PortQueue,
 };
 use ringway_netback::{Changes, MulticastControl};
 use ringway_netfront::GroupOrder;
+use ringway_wire::netif::TX_RING_SLOTS;
 
 use crate::joined::{Front, attach};
 use crate::machine::{HOST, Machine};
@@ -50,4 +52,27 @@ fn a_backend_carries_out_the_orders_of_our_frontend_which_gets_its_slots_back() 
     // Without a backend that responds, the ring is full at some point.
     let pushed = [(); 3].map(|()| front.order_groups(GroupOrder::Add, &groups).ok());
     assert_eq!(pushed, [Some(64), Some(64), Some(0)]);
+}
+
+#[test]
+fn frames_that_wait_for_room_find_it_if_an_order_took_the_responses() {
+    let machine = Machine::new();
+    let (front_events, back_events) = machine.channels();
+    let front = Front::new(machine.grants(), HOST, front_events, Arc::default());
+    let mut front = front.expect("a new guest has memory");
+    let mut back = attach(&machine, &mut front, back_events, None);
+    let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+    let mut waiting: FrameQueue = (0..300).filter_map(|_| pool.take(100)).collect();
+    front.egress(&mut waiting, &mut pool).expect("our backend is honest");
+    assert_eq!(waiting.len(), 300 - TX_RING_SLOTS);
+    assert_eq!(front.arm().ok(), Some(Pending::Nothing), "no response has come");
+    let mut frames = FrameBatch::new();
+    for _ in 0..2 {
+        back.ingress(Budget::BATCH, &mut pool, &mut frames).expect("our frontend is honest");
+        frames.drain(..).for_each(|frame| pool.recycle(frame));
+    }
+    assert_eq!(front.order_groups(GroupOrder::Add, &[group(1)]).ok(), Some(1));
+    assert_eq!(front.arm().ok(), Some(Pending::Work), "there is room");
+    front.egress(&mut waiting, &mut pool).expect("our backend is honest");
+    assert!(waiting.len() < 300 - TX_RING_SLOTS);
 }
