@@ -29,13 +29,14 @@ struct Known {
     asked: Option<MacAddr>,
     /// How many more claims frames may add.
     unlearned: usize,
+    sent: u64,
 }
 
 impl Announcement {
     /// Of these claims, and of up to so many more that the first frames of the port show.
     /// `may_route` says that a router may be among the stations.
     pub fn new(claims: Vec<Claim>, learned_max: usize, may_route: bool) -> Announcement {
-        let known = Known { claims, next: 0, asked: None, unlearned: learned_max };
+        let known = Known { claims, next: 0, asked: None, unlearned: learned_max, sent: 0 };
         Announcement { may_route, known: Mutex::new(known) }
     }
 
@@ -52,12 +53,22 @@ impl Announcement {
     /// The next frame that is to be sent.
     pub fn next_frame(&self) -> Option<Vec<u8>> {
         let mut known = self.known();
-        if let Some(mac) = known.asked.take() {
-            return Some(Claim { mac, ip: None }.announcement(self.may_route));
-        }
-        let claim = *known.claims.get(known.next)?;
-        known.next += 1;
+        let asked = known.asked.take().map(|mac| Claim { mac, ip: None });
+        let claim = match asked {
+            Some(claim) => claim,
+            None => {
+                let claim = *known.claims.get(known.next)?;
+                known.next += 1;
+                claim
+            }
+        };
+        known.sent += 1;
         Some(claim.announcement(self.may_route))
+    }
+
+    /// How many frames were made of it.
+    pub fn sent(&self) -> u64 {
+        self.known().sent
     }
 
     /// Adds what a frame has shown. Returns whether any of that is new.

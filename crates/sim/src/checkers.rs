@@ -263,7 +263,7 @@ impl World {
                 }
             });
         }
-        self.accounts.was_calm = is_calm;
+        self.accounts.close(&self.plane, is_calm);
     }
 
     /// After the removal of all vifs, nothing of them is left.

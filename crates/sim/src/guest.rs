@@ -56,8 +56,8 @@ pub(crate) struct Guest {
     pub(crate) chosen: Chosen,
     /// How often a guest of Xen has arrived: it has made rings, or its vif was made again.
     pub(crate) arrivals: u64,
-    /// How often its arrival was announced, and the last time.
-    announced: (u64, Option<Arc<Announcement>>),
+    /// How often its arrival was announced, the frames of earlier ones, and the last one.
+    announced: (u64, u64, Option<Arc<Announcement>>),
     /// The reason why a queue had to stop.
     pub(crate) fault: Option<String>,
     /// Since the last balance, frames may have been lost with a connection.
@@ -120,7 +120,7 @@ impl Guest {
             is_cut_off: false,
             chosen: Chosen::default(),
             arrivals: 0,
-            announced: (0, None),
+            announced: (0, 0, None),
             fault: None,
             is_disturbed: false,
             is_impersonated: false,
@@ -135,11 +135,18 @@ impl Guest {
 
     /// Notes that it is announced, perhaps as before. Returns how often that has begun.
     pub(crate) fn note_announcement(&mut self, announcement: &Arc<Announcement>) -> u64 {
-        let (count, last) = &mut self.announced;
+        let frames = self.announcing_frames();
+        let (count, earlier, last) = &mut self.announced;
         if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, announcement)) {
-            (*count, *last) = (*count + 1, Some(Arc::clone(announcement)));
+            (*count, *earlier, *last) = (*count + 1, frames, Some(Arc::clone(announcement)));
         }
         *count
+    }
+
+    /// The frames that have announced it so far.
+    pub(crate) fn announcing_frames(&self) -> u64 {
+        let (_, earlier, last) = &self.announced;
+        earlier + last.as_ref().map_or(0, |last| last.sent())
     }
 
     /// Makes queues for a backend.
