@@ -108,7 +108,9 @@ impl World {
             _ => {}
         }
         if let Some(clean) = virtio.are_clean.get_mut(number) {
-            (*clean, virtio.queues[number]) = (true, wanted.queues);
+            // The front-end may need more than a process offers that knows nothing of it.
+            *clean = !notes.is_stale(&Note::Negotiated(name.clone()));
+            virtio.queues[number] = wanted.queues;
         }
         if notes.is_stale(&Note::Settings(name.clone())) {
             settings.forget(&name);
