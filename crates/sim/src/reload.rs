@@ -154,11 +154,16 @@ impl World {
         let Some(backend) = backend else { return Ok(()) };
         let queues_max = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
         scenario.queues_max = queues_max.expect("there are few");
-        settings.offered_to_all(plane.guests.iter().map(|guest| vif_of(guest.domid)));
-        let set = backend.set_queues(scenario.queues_max, plane);
-        set.map_err(|error| Flaw::new(Rule::Reload, error.to_string()))?;
-        plane.marks.hit(Mark::ReloadQueues);
-        Ok(())
+        settings.may_keep_queues(plane.guests.iter().map(|guest| vif_of(guest.domid)));
+        match backend.set_queues(scenario.queues_max, plane) {
+            // The next process begins with the number.
+            Err(_) if !plane.is_alive.get() => Ok(()),
+            Err(error) => Err(Flaw::new(Rule::Reload, error.to_string())),
+            Ok(_) => {
+                plane.marks.hit(Mark::ReloadQueues);
+                Ok(())
+            }
+        }
     }
 
     /// What the backend says that has changed is what has.

@@ -71,8 +71,8 @@ impl Settings {
         self.unknown.insert(name.to_owned());
     }
 
-    /// Guests of Xen are offered another number of queues, unless their vifs have their own.
-    pub(crate) fn offered_to_all(&mut self, vifs: impl Iterator<Item = Vif>) {
+    /// The guests of these vifs may keep the queues of an older offer until they reconnect.
+    pub(crate) fn may_keep_queues(&mut self, vifs: impl Iterator<Item = Vif>) {
         self.keep_queues.extend(vifs);
     }
 

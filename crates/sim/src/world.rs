@@ -348,8 +348,11 @@ impl World {
 
     /// Starts a backend's process. It takes over the vifs of a killed one.
     pub(crate) fn start_backend(&mut self) -> Checked {
-        if self.backend.take().is_some() {
+        if let Some(backend) = self.backend.take() {
             self.plane.journal.note(|| "the backend starts again".to_owned());
+            // That a guest must reconnect once it has connected was known to that process alone.
+            let vifs = self.plane.guests.iter().map(|guest| vif_of(guest.domid));
+            self.settings.may_keep_queues(vifs.filter(|vif| !backend.is_connected(*vif)));
             self.expect_new_devices();
             self.plugger.begin_again(&mut self.plane.choices);
             for guest in &mut self.plane.guests {
