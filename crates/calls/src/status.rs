@@ -146,6 +146,10 @@ pub struct VifStatus {
     /// The vif to which frames go that no bridge forwards.
     #[serde(default)]
     pub link_local_to: Option<String>,
+    /// The frames that have announced its guest since that came; `None` if its arrivals are not
+    /// announced.
+    #[serde(default)]
+    pub announced: Option<u64>,
     /// The ports whose frames are copied to it, and the only frames that it gets, if it is the
     /// output of a mirror.
     #[serde(default)]

@@ -60,6 +60,13 @@ impl<W: World> VifState<W> {
         self.connection.as_ref().and(self.arrival.due())
     }
 
+    /// The frames that have announced its guest since that came; `None` if its arrivals are not
+    /// announced.
+    pub(crate) fn announced(&self, shared: &Shared) -> Option<u64> {
+        let is_mute = self.is_mute(self.rules.mode(shared.config.locking));
+        (!is_mute).then(|| self.arrival.announcement.sent())
+    }
+
     fn send_announcements(&self, hosting: &mut Hosting<'_, W>) {
         let Some(connection) = &self.connection else { return };
         command(hosting.engines, connection.port, |id| Command::Announce {

@@ -162,6 +162,7 @@ impl View<'_> {
             trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
             is_private: rules.is_private(),
             link_local_to: rules.wanted.link_local_to.clone(),
+            announced: state.announced(shared),
             mirror: rules.mirror().iter().map(ToString::to_string).collect(),
             multicast: connection
                 .filter(|it| it.device_port.is_none())

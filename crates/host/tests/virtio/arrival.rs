@@ -62,7 +62,7 @@ fn a_guest_is_announced_when_another_front_end_brings_it_and_not_when_one_return
         machine.turn_after(pause);
         assert_eq!(announced(&mut machine), own);
     }
-    assert_eq!(machine.host.due(), None);
+    assert_eq!((machine.host.due(), machine.status().announced), (None, Some(9)));
     machine.turn_after(LATER);
     // Its guest starts again, or the connection was lost.
     machine.front_end(&[Act::Stop(0), Act::Start(0, true), Act::Apply, Act::Leave]);
@@ -113,6 +113,7 @@ fn a_guest_is_not_announced_against_the_rules_of_its_vif() {
         connect(&mut machine, 7);
         machine.turn_after(LATER);
         assert_eq!(announced(&mut machine), NOTHING, "{rules:?}");
+        assert_eq!(machine.status().announced, None);
         machine.front_end(&[Act::Announce(MAC)]);
         assert_eq!(announced(&mut machine), frames(&[]), "its front-end asks");
     }

@@ -397,6 +397,7 @@ fn show(args: &ShowOne) -> Result<()> {
         ("private", if vif.is_private { "yes" } else { "no" }),
         ("multicast", &multicast(&vif)),
         ("groups wanted", &vif.groups_wanted.as_ref().map_or("all".to_owned(), |it| joined(it))),
+        ("announced", &vif.announced.map_or("no".to_owned(), |sent| format!("{sent} times"))),
         ("link-local to", vif.link_local_to.as_deref().unwrap_or("-")),
         ("mirror of", &joined(&vif.mirror)),
         ("refused", &cells::drops(&vif.refused)),
