@@ -15,7 +15,7 @@ use ringway_netfront::{HashWish, Refusal, Slabs, VifQueue};
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, KEY_LEN_MAX, MAPPING_LEN_MAX};
 use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
-use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
+use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, Released, device};
 use ringway_worker::Placement;
 use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences, QueueCount};
 use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, XenbusState};
@@ -441,9 +441,14 @@ impl<H: Hypervisor> NicLink<H> {
     }
 
     /// Ends the grants of all queues.
-    fn release(&mut self, hypervisor: &H) {
+    fn release(&mut self, hypervisor: &H) -> Released {
+        let mut released = Released::Free;
         for queue in self.idle.drain(..) {
+            let is_lent = queue.has_lent_pages();
             if let Err(in_use) = queue.close() {
+                if !is_lent {
+                    released = Released::KeptByBackend;
+                }
                 tracing::warn!(
                     handle = self.vif.handle,
                     "pages of a queue stay allocated: {in_use}"
@@ -451,16 +456,21 @@ impl<H: Hypervisor> NicLink<H> {
             }
         }
         if let Some(slabs) = self.slabs.take() {
+            let is_lent = slabs.has_lent_pages();
             let grants = hypervisor.grants().map_err(|error| error.to_string());
             let closed = grants.and_then(|mut grants| {
                 slabs.close(&mut grants).map_err(|in_use| in_use.to_string())
             });
             if let Err(reason) = closed {
+                if !is_lent {
+                    released = Released::KeptByBackend;
+                }
                 tracing::warn!(handle = self.vif.handle, "pages of a vif are lost: {reason}");
             }
         }
         self.counters.clear();
         self.caps = OffloadCaps::NONE;
+        released
     }
 }
 
@@ -487,8 +497,8 @@ impl<H: Hypervisor> FrontendProcess for NicProcess<'_, H> {
         made
     }
 
-    fn release(&mut self) {
-        self.link.release(&self.machinery.hypervisor);
+    fn release(&mut self) -> Released {
+        self.link.release(&self.machinery.hypervisor)
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {

@@ -277,19 +277,23 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         self.control.as_ref().map_or_else(Refusal::default, ControlRing::refusal)
     }
 
+    /// Whether received frames refer to pages, which [`close`](VifQueue::close) then cannot free.
+    pub fn has_lent_pages(&self) -> bool {
+        self.in_place.as_ref().is_some_and(InPlace::is_any_held)
+    }
+
     /// Ends every grant and frees the pages.
     ///
     /// # Errors
     /// [`StillInUse`] if the backend still uses a page, or a frame refers to one: such pages are
     /// never used again.
     pub fn close(mut self) -> Result<(), StillInUse> {
+        let is_lent = self.has_lent_pages();
         let rings = self.rings.end(&mut self.grants);
         let tx = self.tx_buffers.end(&mut self.grants);
-        let rx = match &self.in_place {
-            Some(in_place) if in_place.is_any_held() => {
-                Err(StillInUse { gref: self.rx_buffers.gref(0) })
-            }
-            _ => self.rx_buffers.end(&mut self.grants),
+        let rx = match is_lent {
+            true => Err(StillInUse { gref: self.rx_buffers.gref(0) }),
+            false => self.rx_buffers.end(&mut self.grants),
         };
         let control = self.control.map_or(Ok(()), |control| control.end(&mut self.grants));
         rings.and(tx).and(rx).and(control)

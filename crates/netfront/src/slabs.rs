@@ -56,15 +56,19 @@ impl Slabs {
         Arc::clone(&self.shared)
     }
 
+    /// Whether frames refer to pages, which [`close`](Slabs::close) then cannot free.
+    pub fn has_lent_pages(&self) -> bool {
+        (0..SLABS).any(|slab| self.shared.receipts.is_held(slab))
+    }
+
     /// Ends every grant and frees the pages; after the queues are closed.
     ///
     /// # Errors
     /// [`StillInUse`] if the backend still uses a page, or a frame refers to one: such pages are
     /// never used again.
     pub fn close(self, grants: &mut impl GrantTable) -> Result<(), StillInUse> {
-        let held = |slab: &usize| self.shared.receipts.is_held(*slab);
-        if let Some(slab) = (0..SLABS).find(held) {
-            return Err(StillInUse { gref: self.shared.buffers.gref(slab * SLAB_PAGES) });
+        if self.has_lent_pages() {
+            return Err(StillInUse { gref: self.shared.buffers.gref(0) });
         }
         self.shared.buffers.clone().end(grants)
     }

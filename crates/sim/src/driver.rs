@@ -3,7 +3,7 @@
 use ringway_datapath::PortQueue as _;
 use ringway_datapath::Woken;
 use ringway_netfront::GroupOrder;
-use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note};
+use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, Released};
 use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences};
 use ringway_xenbus::{Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Watched, or_refusal};
@@ -106,7 +106,7 @@ impl FrontendProcess for Process<'_> {
         guest.allocate(HOST, wanted).map_err(|error| error.to_string())
     }
 
-    fn release(&mut self) {
+    fn release(&mut self) -> Released {
         let number = self.guest;
         self.plane.journal.note(|| format!("guest {number} ends its grants"));
         let DataPlane { guests, choices, flaw, .. } = &mut *self.plane;
@@ -117,11 +117,12 @@ impl FrontendProcess for Process<'_> {
             guest.keep_received();
         }
         let (rule, found) = match (guest.release(), is_held) {
-            (true, false) | (false, true) => return,
+            (true, false) | (false, true) => return Released::Free,
             (false, false) => (Rule::Release, "grants that its backend still uses"),
             (true, true) => (Rule::LentPages, "grants of pages that frames refer to"),
         };
         flaw.get_or_insert_with(|| Flaw::new(rule, format!("guest {number} ends {found}")));
+        Released::Free
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {

@@ -12,7 +12,7 @@ use ringway_datapath::{MacAddr, OffloadCaps, Wakers as _};
 use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor};
 use ringway_hypervisor::{Hypervisor as _, QueueEvents};
 use ringway_netfront::VifQueue;
-use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, device};
+use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, Released, device};
 use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences, QueueCount};
 use ringway_xenbus::{KeySet, Keys, Vif};
 use ringway_xenstore::{Client, Watched};
@@ -161,11 +161,13 @@ impl FrontendProcess for Serving<'_> {
         Ok(Allocated { multicast_control, ..vec![config].into() })
     }
 
-    fn release(&mut self) {
+    fn release(&mut self) -> Released {
         // Closing the channels takes them out of `wakers`.
         if let Some(Err(in_use)) = self.link.idle.take().map(Queue::close) {
             eprintln!("pages are lost: {in_use}");
+            return Released::KeptByBackend;
         }
+        Released::Free
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {

@@ -11,6 +11,19 @@ use crate::Note;
 use crate::device::{self, unknown_if_refused};
 use crate::drive::{OnRefusal, Shell, drive};
 
+/// How many connections a backend may spoil by using their pages after it has closed. These pages
+/// are lost to the guest, so that a backend could take all of its memory, and more than one vif's.
+const SPOILED_MAX: u32 = 4;
+
+/// What has become of the pages of a connection that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// They are free, or will be without the backend.
+    Free,
+    /// The backend still uses some of them.
+    KeptByBackend,
+}
+
 /// What a guest's process does for one vif, apart from XenStore.
 pub trait FrontendProcess {
     /// Makes queues and grants their rings, for a vif with these keys from the toolstack; also a
@@ -21,7 +34,7 @@ pub trait FrontendProcess {
     fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Allocated, String>;
 
     /// Ends all grants and event channels.
-    fn release(&mut self);
+    fn release(&mut self) -> Released;
 
     /// Lets frames flow.
     ///
@@ -52,13 +65,15 @@ pub struct FrontendEnd {
 struct Rest {
     vif: Vif,
     error: Option<String>,
+    /// Connections whose pages the backend has kept.
+    spoiled: u32,
     is_finished: bool,
 }
 
 impl FrontendEnd {
     /// An end with this wish.
     pub fn new(vif: Vif, preferences: Preferences) -> FrontendEnd {
-        let rest = Rest { vif, error: None, is_finished: false };
+        let rest = Rest { vif, error: None, spoiled: 0, is_finished: false };
         FrontendEnd { handshake: Handshake::new(preferences), rest }
     }
 
@@ -127,7 +142,8 @@ impl FrontendEnd {
         self.feed(store, process, Input::BackendState(peer))
     }
 
-    /// Connects again with this wish, on a user's request: an earlier error is cleared.
+    /// Connects again with this wish, on a user's request: an earlier error is cleared, and
+    /// connections whose pages the backend has kept no longer count.
     ///
     /// # Errors
     /// The loss of XenStore.
@@ -137,7 +153,7 @@ impl FrontendEnd {
         process: &mut impl FrontendProcess,
         preferences: Preferences,
     ) -> Result<(), Lost> {
-        self.rest.error = None;
+        (self.rest.error, self.rest.spoiled) = (None, 0);
         set_error(store, self.rest.vif.frontend, self.rest.vif.handle, None)?;
         self.feed(store, process, Input::Reconnect(preferences))
     }
@@ -238,6 +254,10 @@ impl<T: Transport, P: FrontendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 let keys = keys.unwrap_or_else(|| Keys::new(&other, []));
                 return Ok(Some(Input::BackendKeys(keys)));
             }
+            Action::Allocate(_) if rest.spoiled >= SPOILED_MAX => {
+                let why = format!("the backend uses pages of {SPOILED_MAX} earlier connections");
+                return Ok(Some(Input::Allocated(Err(why))));
+            }
             Action::Allocate(wanted) => {
                 let keys = device::read_keys(store, &own, KeySet::FrontendDevice)?;
                 let keys = keys.unwrap_or_else(|| Keys::new(&own, []));
@@ -248,7 +268,10 @@ impl<T: Transport, P: FrontendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 Err(reason) => return Ok(Some(Input::Fail(reason))),
             },
             Action::Carrier(Carrier::Down) => process.carrier_down(),
-            Action::Release => process.release(),
+            Action::Release => {
+                let released = process.release();
+                rest.spoiled += u32::from(released == Released::KeptByBackend);
+            }
             Action::ReportError(reason) => {
                 process.note(Note::Closed(&reason));
                 rest.set_error(store, Some(reason))?;

@@ -21,7 +21,7 @@ mod frontend;
 
 pub use backend::{BackendEnd, BackendProcess};
 pub use drive::{Machine, OnRefusal, Shell, drive};
-pub use frontend::{FrontendEnd, FrontendProcess, set_error};
+pub use frontend::{FrontendEnd, FrontendProcess, Released, set_error};
 
 use ringway_xenbus::XenbusState;
 use ringway_xenstore::Refusal;

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{MacAddr, OffloadCaps};
-use ringway_vif_shell::{BackendEnd, BackendProcess, FrontendEnd, FrontendProcess, Note, device};
+use ringway_vif_shell::{
+    BackendEnd, BackendProcess, FrontendEnd, FrontendProcess, Note, Released, device,
+};
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Attachment, Input, NotAttached};
 use ringway_xenbus::frontend::{Allocated, Allocation, Preferences, QueueCount};
@@ -67,6 +69,10 @@ struct Process {
     waited: Vec<String>,
     /// The resource that this host lacks, if any.
     shortage: Option<String>,
+    /// How often queues were made.
+    allocated_count: usize,
+    /// Whether the backend keeps the pages of each connection.
+    are_pages_kept: bool,
 }
 
 impl BackendProcess for Process {
@@ -99,6 +105,7 @@ impl BackendProcess for Process {
 impl FrontendProcess for Process {
     fn allocate(&mut self, own: &Keys, wanted: Allocation) -> Result<Allocated, String> {
         assert_eq!(own.mac(), Ok(Some(MacAddr([0, 0x16, 0x3e, 0, 0, 3]))));
+        self.allocated_count += 1;
         let queue = |n: u32| QueueConfig {
             tx_ring_ref: GrantRef(2 * n),
             rx_ring_ref: GrantRef(2 * n + 1),
@@ -108,7 +115,9 @@ impl FrontendProcess for Process {
         Ok(queues.into())
     }
 
-    fn release(&mut self) {}
+    fn release(&mut self) -> Released {
+        if self.are_pages_kept { Released::KeptByBackend } else { Released::Free }
+    }
 
     fn carrier_up(&mut self) -> Result<(), String> {
         self.is_up = true;
@@ -240,6 +249,40 @@ fn both_ends_connect_and_disconnect_over_a_store_in_memory() {
     settle(&mut backend, &mut end, &mut guest, &mut process);
     assert!(end.is_finished() && !process.is_up);
     assert_eq!(backend.process.attached, None);
+}
+
+/// A backend that uses pages after it has closed takes them from the guest for good.
+#[test]
+fn a_guest_stays_away_from_a_backend_that_keeps_its_pages() {
+    for (are_pages_kept, allocated) in [(false, 20), (true, 4)] {
+        let store = with_vif();
+        let mut backend = store.connect(HOST).expect("few sessions");
+        let mut guest = store.connect(GUEST).expect("few sessions");
+        let mut process = Process { are_pages_kept, ..Process::default() };
+        let features = Features::from(OffloadCaps::ALL);
+        let preferences = Preferences { queues: QueueCount::AtMost(1), features };
+        let mut end = FrontendEnd::new(VIF, preferences);
+        end.start(&mut guest, &mut process, XenbusState::Initialising).expect("the store is there");
+        let mut connect = |end: &mut FrontendEnd, process: &mut Process| {
+            for (key, value) in
+                [("feature-rx-copy", "1"), ("state", "2"), ("state", "4"), ("state", "6")]
+            {
+                let node = format!("{}/{key}", VIF.backend_dir());
+                backend.write(&node, value).expect("domain 0 may");
+                end.backend_changed(&mut guest, process).expect("the store is there");
+            }
+        };
+        (0..20).for_each(|_| connect(&mut end, &mut process));
+        assert_eq!(process.allocated_count, allocated);
+        let why = are_pages_kept.then_some("the backend uses pages of 4 earlier connections");
+        assert_eq!(end.error(), why);
+        // Its user may know better.
+        let mut guest = store.connect(GUEST).expect("few sessions");
+        end.reconnect(&mut guest, &mut process, preferences).expect("the store is there");
+        (0..2).for_each(|_| connect(&mut end, &mut process));
+        assert_eq!(process.allocated_count, allocated + 2);
+        assert_eq!(end.error(), None);
+    }
 }
 
 #[test]
