@@ -10,6 +10,7 @@
 //! `acts`.
 
 mod acts;
+pub mod backend;
 pub mod catalogue;
 mod cli;
 pub mod control_ring;

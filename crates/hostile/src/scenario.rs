@@ -45,12 +45,12 @@ pub struct Scenario {
     pub known: Option<&'static str>,
 }
 
-/// What must happen to the guest's own vif.
+/// What must happen to the vif of the hostile end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Own {
-    /// The backend closes it, each time, and reports why.
+    /// The other end closes it, each time, and reports why.
     Closed,
-    /// The backend serves it to the end.
+    /// The other end stays connected to the last.
     Served,
     /// Anything.
     Any,

@@ -1,0 +1,4 @@
+//! What a hostile backend does: one function per lie.
+
+pub(crate) mod received;
+pub(crate) mod sent;
