@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::backend::Liar;
-use crate::backend::lies::{received, sent};
+use crate::backend::lies::{control, events, keys, received, sent, states};
 use crate::scenario::Own;
 
 /// A lie of a backend, and what must become of the frontend's vif.
@@ -194,5 +194,135 @@ pub const ALL: &[Lie] = &[
         "sends random frames",
         "netif.h: netif_rx_response",
         received::random_responses,
+    ),
+    // Events, and memory that both ends write.
+    new("event-storm", "sends endless events without work", "legal", events::storm).serves(),
+    new(
+        "event-wishes-absurd",
+        "wants events for requests that are far off, or past",
+        "ring.h: RING_PUSH_REQUESTS_AND_CHECK_NOTIFY",
+        events::wishes_absurd,
+    )
+    .serves(),
+    new(
+        "foreign-indices",
+        "overwrites the indices that belong to the frontend",
+        "XSA-155, from the other side",
+        events::foreign_indices,
+    ),
+    new(
+        "pages-overwritten",
+        "overwrites both ring pages with random bytes",
+        "XSA-155, from the other side",
+        events::pages_overwritten,
+    ),
+    // The control ring.
+    new(
+        "control-producer-jump",
+        "responds to control messages that were not sent",
+        "ring.h: RING_RESPONSE_PROD_OVERFLOW",
+        control::producer_jump,
+    )
+    .closes(),
+    new(
+        "control-ids-unknown",
+        "responds to a control message with another id, or another type",
+        "netif.h: netif_ctrl_response.id, type",
+        control::ids_unknown,
+    )
+    .closes(),
+    new(
+        "control-twice",
+        "responds twice to a control message",
+        "netif.h: netif_ctrl_response",
+        control::twice,
+    )
+    .closes(),
+    new(
+        "control-statuses-odd",
+        "refuses control messages, also with undefined statuses",
+        "netif.h: XEN_NETIF_CTRL_STATUS_*",
+        control::statuses_odd,
+    )
+    .serves(),
+    new(
+        "control-data-absurd",
+        "responds with the largest number to each control message",
+        "netif.h: netif_ctrl_response.data",
+        control::data_absurd,
+    )
+    .serves(),
+    new(
+        "control-silence",
+        "never responds to a control message",
+        "netif.h: netif_ctrl_response",
+        control::silence,
+    )
+    .serves(),
+    // Keys.
+    new(
+        "keys-queues-absurd",
+        "offers no queue, 2^32 of them, or words",
+        "netif.h: multi-queue-max-queues",
+        keys::queues_absurd,
+    ),
+    new(
+        "keys-features-half",
+        "offers features without a value, or with a value that is not a number",
+        "netif.h: feature-*",
+        keys::features_half,
+    ),
+    new(
+        "keys-after-connect",
+        "changes and removes its keys while the frontend is connected",
+        "netif.h; xenbus",
+        keys::changed_after_connect,
+    )
+    .serves(),
+    new(
+        "carrier-flaps",
+        "says of the link that it is up, and down, and up",
+        "netif.h: carrier",
+        keys::carrier_flaps,
+    )
+    .serves(),
+    // States.
+    new(
+        "states-jump",
+        "goes from Connected to states that do not follow it, and to what is no state",
+        "xenbus.h: xenbus_state",
+        states::jump,
+    ),
+    new(
+        "closed-in-handshake",
+        "closes at any step of the handshake",
+        "XSA-465",
+        states::closed_in_handshake,
+    ),
+    new(
+        "connected-at-once",
+        "is connected before the frontend has made rings",
+        "xenbus.h: xenbus_state",
+        states::connected_at_once,
+    ),
+    new("never-connects", "makes an offer, and nothing else", "legal", states::never_connects),
+    new(
+        "never-attaches",
+        "is connected, and serves nothing",
+        "xenbus.h: xenbus_state",
+        states::never_attaches,
+    )
+    .serves(),
+    new(
+        "states-flap",
+        "writes states in any order, endlessly",
+        "xenbus.h: xenbus_state",
+        states::flap,
+    ),
+    new(
+        "pages-kept",
+        "never unmaps the pages of connections that have ended",
+        "XSA-396",
+        states::pages_kept,
     ),
 ];
