@@ -7,6 +7,7 @@
 //! `lies`.
 
 pub mod catalogue;
+pub(crate) mod command;
 pub mod liar;
 mod lies;
 pub mod place;
@@ -14,4 +15,5 @@ mod subject;
 pub mod trial;
 
 pub use catalogue::Lie;
+pub use command::lie_on_host;
 pub use liar::Liar;

@@ -14,8 +14,11 @@ use ringway_wire::DomId;
 use ringway_xenbus::Vif;
 
 use crate::acts::confined;
+use crate::backend::catalogue::ALL;
+use crate::backend::command::{self, BackendArgs};
 use crate::catalogue;
 use crate::guest::Guest;
+use crate::machine::HypervisorKind;
 use crate::measure::{burner, tcp};
 use crate::place::Toolstack;
 use crate::report;
@@ -29,7 +32,9 @@ const EXAMPLES: &str = "Examples:
   ringway-hostile run all --quick
   ringway-hostile run slow-receiver flood-broadcast --seconds 5
   ringway-hostile run all --json > hostile.json
-  ringway-hostile guest tx-producer-jump --hypervisor xen";
+  ringway-hostile guest tx-producer-jump --hypervisor xen
+  ringway-hostile backend all
+  ringway-hostile backend received-beyond-page --hypervisor xen --vif 3/0";
 
 /// The exit code if this machine cannot run guests.
 const CANNOT_RUN: u8 = 77;
@@ -48,7 +53,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the scenarios
+    /// List the scenarios of guests, and the lies of backends
     List {
         /// Print JSON, with the bounds of each scenario
         #[arg(long)]
@@ -56,6 +61,7 @@ enum Verb {
     },
     Run(Run),
     Guest(OneGuest),
+    Backend(BackendArgs),
 }
 
 /// Run scenarios beside honest guests on an emulated host of their own
@@ -128,14 +134,6 @@ struct OneGuest {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum HypervisorKind {
-    /// On a host of `ringway run`, named by --dir
-    Emulated,
-    /// In this Xen domain
-    Xen,
-}
-
 /// The program.
 pub fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -165,10 +163,14 @@ fn dispatch(words: &[OsString]) -> Result<ExitCode> {
 
 fn verb(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::List { json: false } => print!("{}", report::list(catalogue::all())),
+        Verb::List { json: false } => {
+            print!("{}\n{}", report::list(catalogue::all()), report::lies(ALL));
+        }
         Verb::List { json: true } => println!("{}", serde_json::to_string_pretty(&described())?),
         Verb::Run(run) => return measured(run),
         Verb::Guest(guest) => be_guest(&guest)?,
+        Verb::Backend(backend) if command::run(&backend)? => {}
+        Verb::Backend(_) => return Ok(ExitCode::FAILURE),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,6 +15,15 @@ pub const SOON: Duration = Duration::from_secs(20);
 /// How long to wait for an event before the guest checks whether its time is up.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// Which hypervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HypervisorKind {
+    /// On a host of `ringway run`, named by --dir
+    Emulated,
+    /// In this Xen domain
+    Xen,
+}
+
 /// The guest's domain.
 #[derive(Debug)]
 pub enum Machine {

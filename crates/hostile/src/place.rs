@@ -69,11 +69,38 @@ impl Toolstack {
     /// # Errors
     /// The errors of broker and store.
     pub fn make_domain(&mut self) -> Result<Vif> {
-        let new = NewDomain { domid: None, memory_bytes: MEMORY_BYTES, role: Role::Guest };
+        let frontend = self.make_domain_as(Role::Guest)?;
+        Ok(Vif { backend: HOST, frontend, handle: 0 })
+    }
+
+    /// Creates a driver domain and a vif of it for a guest.
+    ///
+    /// # Errors
+    /// The errors of broker and store.
+    pub fn make_backend(&mut self, frontend: DomId, handle: u32) -> Result<Vif> {
+        let vif = Vif { backend: self.make_domain_as(Role::DriverDomain)?, frontend, handle };
+        self.store.transaction(|tx| device::make(tx, &describe(vif, None)))?;
+        Ok(vif)
+    }
+
+    /// Removes them.
+    ///
+    /// # Errors
+    /// The errors of broker and store.
+    pub fn remove_backend(&mut self, vif: Vif) -> Result<()> {
+        self.store.transaction(|tx| {
+            tx.remove(&vif.frontend_dir())?;
+            device::remove_domain(tx, vif.backend, vif.backend)
+        })?;
+        self.hypervisor.destroy_domain(vif.backend).context("destroy a domain")
+    }
+
+    fn make_domain_as(&mut self, role: Role) -> Result<DomId> {
+        let new = NewDomain { domid: None, memory_bytes: MEMORY_BYTES, role };
         let domid = self.hypervisor.create_domain(new).context("make a domain")?;
         let name = format!("hostile-{domid}");
         self.store.transaction(|tx| device::make_domain(tx, HOST, domid, &name))?;
-        Ok(Vif { backend: HOST, frontend: domid, handle: 0 })
+        Ok(domid)
     }
 
     /// Removes the vif and the domain, as a toolstack does when a domain has ended.

@@ -2,8 +2,9 @@
 
 use ringway_terminal::table::render;
 
+use crate::backend::Lie;
 use crate::record::{GOAL, Record};
-use crate::scenario::{Place, Scenario};
+use crate::scenario::{Own, Place, Scenario};
 
 /// The measurements, a row per scenario, followed by broken bounds.
 pub(crate) fn table(records: &[Record]) -> String {
@@ -93,6 +94,19 @@ pub(crate) fn list(scenarios: impl Iterator<Item = &'static Scenario>) -> String
         row.map(str::to_owned).into()
     });
     render(&["SCENARIO", "WHAT THE GUEST DOES", "SOURCE", "WHERE"], rows)
+}
+
+/// All lies.
+pub(crate) fn lies(lies: &[Lie]) -> String {
+    let rows = lies.iter().map(|lie| {
+        let own = match lie.own {
+            Own::Closed => "leaves",
+            Own::Served => "stays",
+            Own::Any => "",
+        };
+        [lie.name, lie.what, lie.source, own].map(str::to_owned).into()
+    });
+    render(&["LIE", "WHAT THE BACKEND DOES", "SOURCE", "THE FRONTEND"], rows)
 }
 
 fn share(record: &Record) -> String {
