@@ -2,7 +2,7 @@
 
 mod trouble;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -190,6 +190,15 @@ fn placed(study: &str) -> (tempfile::TempDir, Command) {
 fn kept(place: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(place.join("out/runs.jsonl")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
+}
+
+/// What was measured: each cell, with its subject. A run may be measured again on a busy machine.
+fn measured(place: &Path) -> BTreeSet<String> {
+    let of_run = |run: &String| {
+        let run: Value = serde_json::from_str(run).expect("JSON");
+        format!("{} {}", run["cell"], run["subject"])
+    };
+    kept(place).iter().map(of_run).collect()
 }
 
 /// Everything that an experiment creates: processes, whose networks end with them, and directories.

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use ringway_e2e::{nightly_turn, shared_turn};
 
-use super::{TINY, TINY_RUNS, assert_nothing_is_left, kept, lab, placed, text, tiny};
+use super::{TINY, TINY_RUNS, assert_nothing_is_left, kept, lab, measured, placed, text, tiny};
 
 #[test]
 fn what_cannot_be_run_is_said_before_anything_starts() {
@@ -102,9 +102,9 @@ fn open_vswitch_that_is_missing_is_left_out_and_that_is_said() {
     let notice = "NOTICE: Open vSwitch is left out, because it is not installed: apt-get install \
          openvswitch-switch";
     assert!(said.contains(notice), "{said}");
-    let runs = kept(place.path());
-    assert_eq!(runs.len(), 2, "ringway on a bridge, and the baseline");
-    assert!(!runs.iter().any(|run| run.contains("ovs")), "{runs:?}");
+    let measured = measured(place.path());
+    assert_eq!(measured.len(), 2, "ringway on a bridge, and the baseline: {measured:?}");
+    assert!(!measured.iter().any(|run| run.contains("ovs")), "{measured:?}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn lro_that_no_device_here_has_is_left_out_and_that_is_said() {
     let run = |study: &str| {
         let (place, mut command) = placed(study);
         let output = command.arg("--quick").output().expect("it starts");
-        (output.status.success(), text(&output.stderr), kept(place.path()).len())
+        (output.status.success(), text(&output.stderr), measured(place.path()).len())
     };
     let why = "devices within one machine have no LRO: --peer measures real ones";
     let (is_good, said, runs) = run(&study);
