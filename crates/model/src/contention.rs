@@ -23,7 +23,8 @@ impl Contention {
     /// The number of busy queues from which each further one makes all slower together.
     pub fn busy_best(&self) -> Option<f64> {
         let ratio = (1.0 - self.serial).max(0.0) / self.pairwise;
-        (self.pairwise > 0.0).then(|| ratio.sqrt().max(1.0))
+        let is_retrograde = self.serial > 1.0 || self.pairwise > 0.0;
+        is_retrograde.then(|| ratio.sqrt().max(1.0))
     }
 }
 
@@ -55,6 +56,8 @@ mod tests {
         assert_eq!((gain(2.0, 8.0), gain(8.0, 2.0)), ([1.0, 4.0], [0.25, 1.0]));
         let pairs = Contention { serial: 0.1, pairwise: 0.1 };
         assert_eq!(pairs.busy_best(), Some(3.0));
+        let worse = Contention { serial: 1.5, pairwise: 0.0 };
+        assert_eq!(worse.busy_best(), Some(1.0));
         assert!(together(pairs, 3) > together(pairs, 2) && together(pairs, 3) > together(pairs, 4));
     }
 }

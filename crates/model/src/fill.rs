@@ -4,6 +4,7 @@ use ringway_stats::float;
 
 use crate::estimate::Estimate;
 use crate::fit::Fit;
+use crate::line::window_bps;
 use crate::predict::Parameters;
 
 impl Fit {
@@ -20,6 +21,9 @@ impl Fit {
 
 /// The mean rate of each flow over all placements.
 fn means(parameters: &Parameters, queues: usize, wanted: &[f64]) -> Vec<f64> {
+    // No flow is faster than its window allows.
+    let most = window_bps(parameters.window.bytes, parameters.window.delay);
+    let wanted: Vec<f64> = wanted.iter().map(|bps| bps.min(most)).collect();
     let mut means = vec![0.0; wanted.len()];
     // Placements of the first flows with their probabilities, on queues that are numbered in the
     // order of their first flow.
@@ -28,7 +32,7 @@ fn means(parameters: &Parameters, queues: usize, wanted: &[f64]) -> Vec<f64> {
         let busy = queue.iter().max().map_or(0, |last| last + 1);
         if queue.len() == wanted.len() {
             let own = parameters.queue_bps * parameters.contention.efficiency(busy);
-            let rates = max_min(wanted, &queue, &vec![own; busy], parameters.shared_bps);
+            let rates = max_min(&wanted, &queue, &vec![own; busy], parameters.shared_bps);
             means.iter_mut().zip(rates).for_each(|(mean, rate)| *mean += probability * rate);
             continue;
         }
@@ -100,6 +104,8 @@ mod tests {
         // Without a line, only queues and wishes end a flow.
         let rates = max_min(&[1.0, f64::INFINITY], &[0, 0], &[6.0], f64::INFINITY);
         assert!(close(&rates, &[1.0, 5.0]), "{rates:?}");
+        // A flow on no queue carries nothing.
+        assert!(close(&max_min(&[1.0, 2.0], &[5, 0], &[3.0], 9.0), &[0.0, 2.0]));
     }
 
     #[test]
@@ -155,11 +161,9 @@ mod tests {
         assert!(close(&found, &sums), "{found:?} {sums:?}");
         assert!(found[0] > 0.999 && found[1] < 6.0, "the small flow has all that it wants");
         assert_eq!(means(&parameters, queues, &[]), []);
-    }
-
-    #[test]
-    fn a_flow_on_no_queue_carries_nothing() {
-        assert!(close(&max_min(&[1.0, 2.0], &[5, 0], &[3.0], 9.0), &[0.0, 2.0]));
-        assert_eq!(max_min(&[], &[], &[], 1.0), []);
+        // On a long path a flow has its window for each round trip: 2 bit/s here.
+        let window = Window { bytes: 1.0, delay: 4.0, ..Window::default() };
+        let found = means(&Parameters { window, ..parameters }, queues, &wanted);
+        assert!(close(&found, &[1.0, 2.0, 2.0]), "{found:?}");
     }
 }
