@@ -18,6 +18,16 @@ pub struct Estimate {
 pub(crate) const SPREAD_MAX: f64 = 0.25;
 
 impl Estimate {
+    /// A number that is known.
+    pub fn known(value: f64) -> Estimate {
+        Estimate { value: Some(value), low: value, high: value }
+    }
+
+    /// A number of which only the ends are known.
+    pub fn range(low: f64, high: f64) -> Estimate {
+        Estimate { value: None, low, high }
+    }
+
     /// From all possible numbers, of which the first is the likeliest: that is the value, unless
     /// they differ too much.
     pub fn over(mut possible: impl Iterator<Item = f64>) -> Estimate {
