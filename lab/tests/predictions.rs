@@ -98,7 +98,7 @@ fn records_in_which_nothing_is_predicted_say_what_to_measure() {
 fn unequal_flows_share_queues_and_the_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let records = dir.path().join("table.toml");
-    let table = "[[point]]\nqueues = 1\nflows = 8\nthroughput = '3Gbit/s'\n";
+    let table = "delay = '50us'\n[[point]]\nqueues = 1\nflows = 8\nthroughput = '3Gbit/s'\n";
     std::fs::write(&records, table).expect("it has room");
     let words = ["share", "--queues", "1", "--json", "--wanted", "5Gbit/s,1Gbit/s"];
     let flows: Value = serde_json::from_str(&said(&words, &records)).expect("JSON");

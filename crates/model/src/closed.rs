@@ -155,16 +155,6 @@ mod tests {
     }
 
     #[test]
-    fn two_equal_stations_have_the_textbooks_answer() {
-        // N chunks over K equal stations: N / (N + K - 1) of a station's rate.
-        let times = Times { own: 1.0, shared: 1.0, delay: 0.0 };
-        for count in 1..20 {
-            let expected = float(count) / float(count + 1);
-            assert!(close(rates(&[count], times)[0], expected));
-        }
-    }
-
-    #[test]
     fn many_chunks_fill_the_slowest_station_and_never_overflow() {
         let times = Times { own: 1e-3, shared: 1e-4, delay: 1e-5 };
         let all: f64 = rates(&[96; 24], times).iter().sum();

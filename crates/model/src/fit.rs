@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::contention::Contention;
 use crate::estimate::{Estimate, SPREAD_MAX};
+use crate::line::Line;
 use crate::placement::Split;
 use crate::predict::{Outcome, Parameters, Placed, Window, ways};
 use crate::search::{least, root};
@@ -42,8 +43,12 @@ pub struct Data {
     pub points: Vec<Point>,
     /// The most payload of the wire in bit/s, if there is one.
     pub line_bps: Option<f64>,
+    /// That wire, if its frames are known.
+    pub line: Option<Line>,
     /// What each flow keeps in flight.
     pub window: Window,
+    /// Whether the delay of a flow in `window` was set or measured, and is not only usual.
+    pub is_delay_known: bool,
     /// The CPUs of each station.
     pub cpus: BTreeMap<String, f64>,
 }
@@ -122,13 +127,25 @@ pub struct Fit {
     pub best: Parameters,
     /// Others that the data leave possible, of which none is likelier: the ends of a range.
     possible: Vec<Parameters>,
-    /// Another form of contention that fits as well. Its predictions only widen the interval, as
-    /// `best` assumes that queues wait for each other, as under a lock.
-    other_form: Option<Parameters>,
+    /// Another form of contention, and a longer delay, that fit as well. Their predictions only
+    /// widen the interval: `best` assumes that queues wait for each other, as under a lock, and a
+    /// short path.
+    others: Vec<Parameters>,
     /// What fits if one point is at the end of its interval, by the point.
     shifted: Vec<(String, Parameters)>,
     /// What was measured over what fits best, by the point.
     missed: Vec<(String, f64)>,
+    capacity: Capacity,
+}
+
+/// What the points say of the capacity of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Capacity {
+    Known,
+    /// One queue fills what all share.
+    FillsShared,
+    /// The windows of the flows bound the point with one queue.
+    InWindows,
 }
 
 /// A prediction.
@@ -140,6 +157,8 @@ pub struct Prediction {
     pub outcome: Outcome,
     /// The point whose interval widens the prediction's most, with the half-width in bit/s.
     pub least_certain: Option<(String, f64)>,
+    /// The parameter without which there is no value.
+    pub missing: Option<Named>,
 }
 
 /// What measurements may differ from the parameters that fit them, relative.
@@ -180,9 +199,11 @@ impl Fit {
         };
         let uncertain = data.points.iter().enumerate().filter(|(_, it)| it.half_width_bps > 0.0);
         let shifted: Vec<_> = uncertain.map(|(at, _)| point(at, 1.0)).collect();
-        let parameters = solved.named(&shifted, data, base);
-        let Solved { best, possible, other_form, .. } = solved;
-        Ok(Fit { parameters, stations, best, possible, other_form, shifted, missed })
+        let slow = slow(data, base, &stations, &solved);
+        let parameters = solved.named(&shifted, data, base, slow.as_ref());
+        let Solved { best, possible, other_form, capacity, .. } = solved;
+        let others = other_form.into_iter().chain(slow).collect();
+        Ok(Fit { parameters, stations, best, possible, others, shifted, missed, capacity })
     }
 
     /// The points that were measured otherwise than the model can explain, with their throughput
@@ -210,16 +231,24 @@ impl Fit {
         };
         let mut all: Vec<f64> = self.possible.iter().map(of).collect();
         let (low, high) = ends(mean, &all);
-        let value = (high - low <= mean * SPREAD_MAX).then_some(mean);
-        all.extend(self.other_form.as_ref().map(of));
+        let is_narrow = high - low <= mean * SPREAD_MAX;
+        let value = is_narrow.then_some(mean);
+        all.extend(self.others.iter().map(of));
         let (low, high) = ends(mean, &all);
+        // Where these are so far below, the likeliest says little.
+        let value = value.filter(|value| low >= value * 0.5);
         // What points miss, a prediction may miss as well.
         let ratios: Vec<f64> = self.missed.iter().map(|(_, ratio)| *ratio).collect();
         let (least, most) = ends(1.0, &ratios);
-        let (low, high) = ((low * least - half).max(0.0), high * most + half);
+        let limit = self.best.shared_bps.max(mean);
+        let (low, high) = ((low * least - half).max(0.0), (high * most + half).min(limit));
         let throughput = Estimate { value, low, high };
         let least_certain = deltas.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
-        Prediction { throughput, outcome, least_certain }
+        let mut unknown = self.parameters.iter().filter(|one| one.missing.is_some());
+        // What only widens the interval is the last of them.
+        let missing = if is_narrow { unknown.next_back() } else { unknown.next() };
+        let missing = missing.filter(|_| value.is_none()).cloned();
+        Prediction { throughput, outcome, least_certain, missing }
     }
 
     /// On another wire, with so much payload in bit/s: what was measured says what queues carry.
@@ -230,12 +259,12 @@ impl Fit {
         self.stations.push(Station { name: LINE.to_owned(), bps, cpus_per_bps: 0.0, cpus: 0.0 });
         self.stations.sort_by(|a, b| a.bps.total_cmp(&b.bps));
         let shared_bps = self.stations.first().map_or(bps, |station| station.bps);
-        if self.parameters.iter().any(|it| it.name == CAPACITY && it.estimate.value.is_none()) {
+        if self.capacity == Capacity::FillsShared {
             // A queue that filled the other wire may carry no more than that.
             self.possible.push(Parameters { queue_bps: before, ..self.best });
             self.best.queue_bps = self.best.queue_bps.max(shared_bps * AMPLE);
         }
-        let others = self.possible.iter_mut().chain(self.other_form.as_mut());
+        let others = self.possible.iter_mut().chain(&mut self.others);
         let others = others.chain(self.shifted.iter_mut().map(|(_, it)| it));
         others.chain([&mut self.best]).for_each(|it| it.shared_bps = shared_bps);
         self
@@ -243,7 +272,7 @@ impl Fit {
 
     /// All parameters that the data leave possible, the best first.
     pub fn possible(&self) -> impl Iterator<Item = &Parameters> {
-        [&self.best].into_iter().chain(&self.possible).chain(self.other_form.as_ref())
+        [&self.best].into_iter().chain(&self.possible).chain(&self.others)
     }
 
     /// The use of each station at some throughput: CPUs, or a fraction of a wire.
@@ -322,7 +351,7 @@ struct Solved {
     best: Parameters,
     possible: Vec<Parameters>,
     other_form: Option<Parameters>,
-    is_capacity_known: bool,
+    capacity: Capacity,
     /// How many different numbers of busy queues were measured: one shows the size of contention,
     /// two its form as well.
     numbers: usize,
@@ -334,25 +363,26 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     let start =
         Parameters { queue_bps: base.bps, contention: free, shared_bps, window: data.window };
     let of_base = |it: &Parameters| it.over(&base.splits).mean_bps;
-    let is_full = base.bps >= shared_bps * FULL;
-    if is_full {
+    if base.bps >= shared_bps * FULL {
         // One queue fills what is shared: only that is known.
         let ample = |shared_bps| Parameters { queue_bps: shared_bps * AMPLE, shared_bps, ..start };
         let shared = root(base.bps, base.bps * 2.0, |bps| of_base(&ample(bps)) - base.bps);
-        let best = ample(shared);
-        return Solved {
-            best,
-            possible: Vec::new(),
-            other_form: None,
-            is_capacity_known: false,
-            numbers: 0,
-        };
+        let (best, capacity) = (ample(shared), Capacity::FillsShared);
+        return Solved { best, possible: Vec::new(), other_form: None, capacity, numbers: 0 };
     }
     let best = calibrated(data, base, start);
+    // A queue that could do more must be able to show it.
+    let alone = Parameters { shared_bps: f64::INFINITY, ..best };
+    let twice = Parameters { queue_bps: best.queue_bps * 2.0, ..alone };
+    let is_shown = of_base(&twice) > of_base(&alone) * SHOWN;
+    let capacity = if is_shown { Capacity::Known } else { Capacity::InWindows };
     // Only queues that are busy at the same time show what they cost each other.
     let busy = |point: &&Point| point.splits.iter().map(|it| it.parts.len()).max().unwrap_or(0);
-    let informative = |point: &&Point| busy(point) > 1 && point.bps < shared_bps * FULL;
-    let several: Vec<&Point> = data.points.iter().filter(informative).collect();
+    let (full, several): (Vec<&Point>, Vec<&Point>) = data
+        .points
+        .iter()
+        .filter(|point| busy(point) > 1)
+        .partition(|point| point.bps >= shared_bps * FULL);
     let law = |contention| Parameters { contention, ..best };
     let serial = |pairwise| {
         let miss =
@@ -362,10 +392,13 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     let mut numbers: Vec<usize> = several.iter().map(busy).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let (contention, possible, other_form) = match numbers.len() {
+    let (contention, mut possible, other_form) = match numbers.len() {
         0 => {
-            let most = Contention { serial: SERIAL_MAX, pairwise: 0.0 };
-            (free, vec![law(free), law(most)], None)
+            // Points that fill what is shared bound contention from above.
+            let lacks = |serial| lack(&law(Contention { serial, pairwise: 0.0 }), FULL, &full);
+            let is_open = lacks(SERIAL_MAX) < 0.0;
+            let serial = if is_open { SERIAL_MAX } else { root(0.0, SERIAL_MAX, lacks) };
+            (free, vec![law(free), law(Contention { serial, pairwise: 0.0 })], None)
         }
         1 => {
             let miss = |pairwise| {
@@ -384,7 +417,41 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
         }
     };
     let (best, numbers) = (law(contention), numbers.len());
-    Solved { best, possible, other_form, is_capacity_known: true, numbers }
+    if capacity == Capacity::InWindows {
+        possible.push(Parameters { queue_bps: best.queue_bps * AMPLE, ..best });
+    }
+    Solved { best, possible, other_form, capacity, numbers }
+}
+
+/// By how much a point grows at least that depends on the capacity of a queue, if that doubles.
+const SHOWN: f64 = 1.1;
+
+/// What fits with the longest delay of a flow that no point excludes; nothing where it is known.
+fn slow(data: &Data, base: &Point, stations: &[Station], solved: &Solved) -> Option<Parameters> {
+    let is_open = solved.capacity == Capacity::Known && !data.is_delay_known;
+    if !is_open || few(data, base).is_some() {
+        return None;
+    }
+    let start = Parameters { contention: Contention::default(), ..solved.best };
+    let with = |delay| Parameters { window: Window { delay, ..start.window }, ..start };
+    let all: Vec<&Point> = data.points.iter().collect();
+    let lacks = |delay| lack(&calibrated(data, base, with(delay)), NEARLY, &all);
+    let window = with(root(start.window.delay, longest(base, start.window), lacks)).window;
+    Some(solve(&Data { window, ..data.clone() }, base, stations).best)
+}
+
+/// The part of a point that a fit must reach.
+const NEARLY: f64 = 0.995;
+
+/// The most by which a part of a point is above what is predicted; below 0 if all are reached.
+fn lack(parameters: &Parameters, part: f64, points: &[&Point]) -> f64 {
+    let of = |point: &&Point| point.bps * part - parameters.over(&point.splits).mean_bps;
+    points.iter().map(of).fold(f64::NEG_INFINITY, f64::max)
+}
+
+/// The delay with which the windows of a point's flows carry no more than what was measured.
+fn longest(point: &Point, window: Window) -> f64 {
+    float(point.flows) * window.bytes * 8.0 / point.bps
 }
 
 /// The capacity of a queue, and the delay of a flow where a point with one queue and few flows
@@ -397,7 +464,7 @@ fn calibrated(data: &Data, base: &Point, start: Parameters) -> Parameters {
     };
     let mut found = capacity(start);
     let Some(few) = few(data, base) else { return found };
-    let longest = float(few.flows) * start.window.bytes * 8.0 / few.bps;
+    let longest = longest(few, start.window);
     for _ in 0..DELAY_ROUNDS {
         let with = |delay| Parameters { window: Window { delay, ..found.window }, ..found };
         let delay = root(0.0, longest, |delay| few.bps - of(&with(delay), few));
@@ -424,33 +491,48 @@ fn misses(parameters: &Parameters, points: &[&Point]) -> impl Iterator<Item = f6
     points.iter().map(move |point| parameters.over(&point.splits).mean_bps / point.bps - 1.0)
 }
 
+/// The run that shows what so many queues cost each other.
+fn apart(data: &Data, queues: usize) -> String {
+    let flows = most_flows(data).max(2 * queues);
+    let is_full = data.points.iter().any(|it| it.queues == queues && it.flows >= flows);
+    let how = if is_full { "with a faster line or more CPUs" } else { "below the line" };
+    format!("{queues} queues with {flows} flows, {how}")
+}
+
 impl Solved {
-    fn named(&self, shifted: &[(String, Parameters)], data: &Data, base: &Point) -> Vec<Named> {
-        let flows = most_flows(data);
+    fn named(
+        &self,
+        shifted: &[(String, Parameters)],
+        data: &Data,
+        base: &Point,
+        slow: Option<&Parameters>,
+    ) -> Vec<Named> {
         let spread = |of: fn(&Parameters) -> f64| {
             let value = of(&self.best);
             let square = |(_, it): &(String, Parameters)| (of(it) - value).powi(2);
             let half = shifted.iter().map(square).sum::<f64>().sqrt();
             Estimate { value: Some(value), low: (value - half).max(0.0), high: value + half }
         };
-        let range = |low, high| Estimate { value: None, low, high };
-        let queue = match self.is_capacity_known {
-            true => (spread(|it| it.queue_bps), None),
-            false => {
-                let run = "1 queue with fewer flows, or with a faster line or more CPUs".to_owned();
-                (range(self.best.shared_bps, f64::INFINITY), Some(run))
+        let range = Estimate::range;
+        let above =
+            |bps, run: &str| (range(bps, f64::INFINITY), Some(format!("1 queue with {run}")));
+        let queue = match self.capacity {
+            Capacity::Known => (spread(|it| it.queue_bps), None),
+            Capacity::FillsShared => {
+                above(self.best.shared_bps, "fewer flows, or with a faster line or more CPUs")
             }
+            Capacity::InWindows => above(base.bps, "more flows, or with larger windows"),
         };
-        let apart = |queues: usize| {
-            format!("{queues} queues with {} flows, below the line", flows.max(2 * queues))
-        };
+        let apart = |queues| apart(data, queues);
         let (serial, pairwise) = match self.numbers {
             0 => {
-                let missing = if self.is_capacity_known { apart(2) } else { apart(4) };
-                (
-                    (range(0.0, SERIAL_MAX), Some(missing.clone())),
-                    (range(0.0, PAIRWISE_MAX), Some(missing)),
-                )
+                let fills = self.capacity == Capacity::FillsShared;
+                let missing = if fills { apart(4) } else { apart(2) };
+                let most = |it: &Parameters| it.contention.serial;
+                let most = self.possible.iter().map(most).reduce(f64::max).unwrap_or(SERIAL_MAX);
+                // Two busy queues lose as much by half of it for each pair.
+                let pairwise = PAIRWISE_MAX.min(most / 2.0);
+                ((range(0.0, most), Some(missing.clone())), (range(0.0, pairwise), Some(missing)))
             }
             1 => {
                 let pairwise = self.other_form.map_or(0.0, |it| it.contention.pairwise);
@@ -463,10 +545,11 @@ impl Solved {
                 (spread(|it| it.contention.pairwise), None),
             ),
         };
-        let delay = match self.is_capacity_known && few(data, base).is_some() {
+        let is_shown = self.capacity == Capacity::Known && few(data, base).is_some();
+        let delay = match is_shown || data.is_delay_known {
             true => (spread(|it| it.window.delay), None),
             false => {
-                let longest = self.best.window.bytes * 8.0 / self.best.queue_bps;
+                let longest = slow.map_or(longest(base, data.window), |it| it.window.delay);
                 let run = if base.flows > 1 { "1 flow" } else { "8 flows" };
                 (range(0.0, longest), Some(format!("1 queue with {run}")))
             }

@@ -235,13 +235,6 @@ mod tests {
     }
 
     #[test]
-    fn the_round_trip_is_what_is_in_flight_over_throughput() {
-        let alone = Parameters { window: Window { delay: 1.0, ..Window::default() }, ..PLAIN };
-        let round_trip = alone.outcome(1, 1, Placed::Random).round_trip(1, alone.window);
-        assert!((round_trip - 1.0).abs() < 0.01, "{round_trip}");
-    }
-
-    #[test]
     fn a_message_waits_behind_what_is_in_flight_on_its_queue() {
         let in_flight = 2.0 * PLAIN.window.bytes * 8.0 / PLAIN.queue_bps;
         let of = |queues| PLAIN.waiting(queues, &ways(1, 2, Placed::Random));

@@ -54,7 +54,10 @@ pub enum ForecastError {
         known: Vec<String>,
     },
     /// No cell has throughput.
-    #[error("no cell of the records has throughput and the selected values")]
+    #[error(
+        "no cell of the records has throughput and the selected values: measure one with 1 queue \
+         and the most streams"
+    )]
     Empty,
     /// A table of figures is wrong.
     #[error("{name}: {error}")]
@@ -82,6 +85,7 @@ struct Table {
     delay: Option<Duration>,
     #[serde(default)]
     cpus: BTreeMap<String, f64>,
+    #[serde(default)]
     point: Vec<Row>,
 }
 
@@ -124,8 +128,9 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
     let tunnel = tunnel(table.tunnel.unwrap_or(Encapsulation::None));
     let acks = if table.both_sides { ACKS } else { 0.0 };
     let mtu = of(table.mtu, f64::from(crate::setup::MTU_DEFAULT));
-    let line_bps = table.line.map(|Rate(bps)| payload(Line { bps, mtu, tunnel, acks }));
-    let line_bps = line_bps.transpose().map_err(|why| wrong(format!("`mtu`: {why}")))?;
+    let line = table.line.map(|Rate(bps)| Line { bps, mtu, tunnel, acks });
+    let line_bps = line.map(payload).transpose();
+    let line_bps = line_bps.map_err(|why| wrong(format!("`mtu`: {why}")))?;
     let point = |row: Row| Point {
         name: format!("q{}.s{}", row.queues, row.flows),
         queues: row.queues,
@@ -136,7 +141,8 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
         cpus_used: row.cpus_used,
     };
     let points = table.point.into_iter().map(point).collect();
-    Ok(Data { points, line_bps, window, cpus: table.cpus })
+    let is_delay_known = table.delay.is_some();
+    Ok(Data { points, line_bps, line, window, is_delay_known, cpus: table.cpus })
 }
 
 /// What a table may have at most.
@@ -169,6 +175,9 @@ fn check(table: &Table) -> Result<(), String> {
         }
         if table.point[..at].iter().any(|it| place(it) == place(row)) {
             return Err(format!("two points have `queues = {queues}` and `flows = {flows}`"));
+        }
+        if let Some(interval) = row.interval.filter(|half| half.0 >= row.throughput.0) {
+            return Err(format!("`interval = {interval}`: expected less than `throughput`"));
         }
         check_cpus("cpus-used", cpus_used)?;
         let has_fewer =
@@ -204,6 +213,15 @@ pub fn payload(line: Line) -> Result<f64, String> {
 
 /// Acknowledgements for each segment: one for every other.
 const ACKS: f64 = 0.5;
+
+/// What a word says that surrounds frames.
+///
+/// # Errors
+/// There is no such word.
+pub fn tunnel_named(text: &str) -> Result<Tunnel, String> {
+    let words = names::<Encapsulation>().join(", ");
+    Encapsulation::find(text).map(tunnel).ok_or_else(|| format!("expected one of {words}"))
+}
 
 fn tunnel(word: Encapsulation) -> Tunnel {
     match word {
@@ -271,7 +289,8 @@ fn data(records: &Records, cells: &[&CellSummary]) -> Option<Data> {
     let is_shared = records.study.topology.kind.has_router();
     let acks = if is_shared && setup.encapsulation != Encapsulation::None { ACKS } else { 0.0 };
     let (mtu, tunnel) = (f64::from(setup.mtu), tunnel(setup.encapsulation));
-    let line = |bps| Line { bps: ringway_stats::float(bps), mtu, tunnel, acks }.payload_bps();
+    let line = |bps| Line { bps: ringway_stats::float(bps), mtu, tunnel, acks };
+    let line = setup.line_bps.map(line);
     let usual = Window::default();
     let window = Window {
         bytes: setup.window.map_or(usual.bytes, ringway_stats::float),
@@ -281,7 +300,9 @@ fn data(records: &Records, cells: &[&CellSummary]) -> Option<Data> {
     // The CPUs of two machines do not add up to one station.
     let host = records.peer.is_none().then(|| (ALL_CPUS.to_owned(), f64::from(records.host.cpus)));
     let cpus = host.into_iter().collect();
-    (!points.is_empty()).then(|| Data { points, line_bps: setup.line_bps.map(line), window, cpus })
+    let line_bps = line.map(|line| line.payload_bps());
+    let is_delay_known = !setup.delay.is_zero();
+    (!points.is_empty()).then_some(Data { points, line_bps, line, window, is_delay_known, cpus })
 }
 
 fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
@@ -378,7 +399,8 @@ impl fmt::Display for Errors {
 
 /// A share of something with its sign, such as `+2.5 %`.
 pub fn signed_percent(share: f64) -> String {
-    format!("{:+.1} %", share * 100.0)
+    // Rounding leaves no -0.
+    format!("{:+.1} %", (share * 1000.0).round() / 10.0 + 0.0)
 }
 
 /// An estimate in the unit of its scale: `6.25 (6.20 to 6.30)`, or `1.80 to 8.80`.
@@ -466,6 +488,9 @@ mod tests {
         assert!(cpus("cpus-used.guest = -1.0\n").contains("`cpus-used.guest = -1`"));
         let bare = fault(&TABLE.replace("'6Gbit/s'", "6.0"));
         assert!(bare.contains("throughput = 6.0") && bare.contains("such as 10Gbit/s"), "{bare}");
+        let wide =
+            fault(&TABLE.replace("throughput = '6", "interval = '7Gbit/s'\nthroughput = '6"));
+        assert!(wide.contains("`interval = 7.00 Gbit/s`"), "{wide}");
         let twice = fault(&TABLE.replace("queues = 2", "queues = 1"));
         assert!(twice.contains("two points have `queues = 1` and `flows = 6`"), "{twice}");
         let no_line = fault(&TABLE.replace("line = '10Gbit/s'\n", ""));

@@ -126,7 +126,7 @@ impl Machine {
             // Each direction has one of its own.
             2.0 * Line { tunnel: tunnel(first.setup.encapsulation), ..line }.payload_bps()
         });
-        let fit = Fit::of(&Data { points, line_bps, window, cpus: [].into() }).ok()?;
+        let fit = Fit::of(&Data { points, line_bps, window, ..Data::default() }).ok()?;
         Some(Machine { fit, idle: idle.round_trip, calibration })
     }
 
