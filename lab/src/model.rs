@@ -14,10 +14,11 @@ use ringway_lab::analysis::forecast::{self, show};
 use ringway_lab::metric::number;
 use ringway_lab::record::Records;
 use ringway_lab::report::curve::{self, Step};
+use ringway_lab::setup::MTU_DEFAULT;
 use ringway_lab::value::Cell;
 use ringway_model::estimate::Estimate;
 use ringway_model::fit::{Data, Fit, Point};
-use ringway_model::line::Line;
+use ringway_model::line::{Line, Tunnel};
 use ringway_model::predict::{Outcome, Placed};
 use ringway_model::published::{self, Role};
 use ringway_terminal::options::number as count;
@@ -37,16 +38,25 @@ const EXAMPLES: &str = "Examples:
   ringway model cost before.json after.json
 
 A table of figures in TOML stands for records:
-  line = '10Gbit/s'     # also mtu, tunnel, both-sides, window, chunk, delay, and [cpus]
+  line = '10Gbit/s'            # the wire, if one may limit; its frames are plain unless you say
+  mtu = '1500B'                #   otherwise: also tunnel = 'vxlan' or 'gre', and both-sides = true
+                               #   where it carries both sides of a router
+  window = '256KiB'            # what a flow keeps in flight, in pieces of chunk = '64KiB'
+  delay = '50us'               # the round trip of a flow while nothing waits, if it is known
+  cpus = { guest = 4 }         # CPUs of each station whose use the points have
   [[point]]
   queues = 1
   flows = 8
-  throughput = '6.25Gbit/s'     # also interval, placement, and cpus-used";
+  throughput = '6.25Gbit/s'
+  interval = '0.1Gbit/s'       # half of its 95 % interval, if there is one
+  placement = 'ideal'          # flows as even as possible over queues; otherwise by chance
+  cpus-used = { guest = 3.1 }  # CPUs in use";
 
 /// Predict throughput, and plan queues, CPUs and workers
 ///
 /// The model is calibrated on runs with few queues. What the runs do not identify is printed as a
-/// range, with the run that would identify it.
+/// range, with the run that would identify it. Streams fall on queues by chance, in all ways; from
+/// 13 streams on, those of busy queues count as even.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Model {
@@ -86,9 +96,12 @@ struct Known {
     /// Rate of the wire that is asked about, such as 10Gbit/s [default: that of the records]
     #[arg(long, value_name = "RATE")]
     line: Option<Rate>,
-    /// MTU of that wire
-    #[arg(long, value_name = "SIZE", default_value = "1500B", requires = "line")]
-    mtu: Size,
+    /// MTU of that wire [default: that of the records, or 1500B]
+    #[arg(long, value_name = "SIZE", requires = "line")]
+    mtu: Option<Size>,
+    /// What surrounds its frames: none, vxlan or gre [default: that of the records, or none]
+    #[arg(long, value_name = "NAME", requires = "line", value_parser = forecast::tunnel_named)]
+    tunnel: Option<Tunnel>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -209,14 +222,21 @@ impl Known {
     }
 
     fn fit(&self) -> Result<Fit> {
-        self.fit_of(&self.filter())
+        Ok(self.fit_of(&self.filter())?.0)
     }
 
-    fn fit_of(&self, filter: &Cell) -> Result<Fit> {
-        let fit = Fit::of(&self.data(filter)?)?;
-        let Some(Rate(bps)) = self.line else { return Ok(fit) };
-        let payload = forecast::payload(Line::plain(bps, self.mtu.0));
-        Ok(fit.on_line(payload.map_err(|why| anyhow!("--mtu {}: {why}", self.mtu))?))
+    /// The machine on the wire that is asked about, and that wire, if there is one.
+    fn fit_of(&self, filter: &Cell) -> Result<(Fit, Option<Line>)> {
+        let data = self.data(filter)?;
+        let first = || self.records.first().map(|path| path.display().to_string());
+        let fit = Fit::of(&data).with_context(|| first().unwrap_or_default())?;
+        let Some(Rate(bps)) = self.line else { return Ok((fit, data.line)) };
+        let known = data.line.unwrap_or(Line::plain(bps, f64::from(MTU_DEFAULT)));
+        let mtu = self.mtu.map_or(known.mtu, |Size(bytes)| bytes);
+        let line = Line { bps, mtu, tunnel: self.tunnel.unwrap_or(known.tunnel), ..known };
+        let payload = forecast::payload(line);
+        let payload = payload.map_err(|why| anyhow!("--mtu {}: {why}", Size(mtu)))?;
+        Ok((fit.on_line(payload), Some(line)))
     }
 }
 
@@ -290,14 +310,18 @@ fn predict(args: &PredictArgs) -> Result<()> {
         .map(|(it, share)| (it.name.as_str(), found.throughput.times(share), it.cpus))
         .collect();
     if args.known.json {
-        let stations = stations.iter().map(|(name, used, _)| json!({ "name": name, "used": used }));
+        let station = |(name, used, cpus): &(&str, Estimate, f64)| {
+            let unit = if *cpus > 0.0 { "used-cpus" } else { "used-share" };
+            json!({ "name": name, unit: used })
+        };
+        let stations = stations.iter().map(station);
         return print_json(&json!({
             "throughput-bps": found.throughput,
             "sd-by-placement-bps": by_placement,
             "busy-queues": busy,
             "round-trip-seconds": round_trip,
             "stations": stations.collect::<Vec<_>>(),
-            "missing": fit.missing().and_then(|one| one.missing.as_ref()),
+            "missing": found.missing.as_ref().or(fit.missing()).and_then(|it| it.missing.as_ref()),
             "unexplained": fit.unexplained(),
         }));
     }
@@ -316,7 +340,7 @@ fn predict(args: &PredictArgs) -> Result<()> {
             false => format!("{name}: {} % full\n", show(&used, 0.01)),
         };
     }
-    if let (None, Some(missing)) = (found.throughput.value, fit.missing()) {
+    if let Some(missing) = &found.missing {
         let run = missing.missing.as_deref().unwrap_or_default();
         text +=
             &format!("This is a range: the {} is not identified. Measure {run}.\n", missing.name);

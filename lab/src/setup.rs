@@ -14,7 +14,7 @@ use crate::word::{
 };
 
 /// The MTU of ordinary Ethernet.
-pub(crate) const MTU_DEFAULT: u16 = 1500;
+pub const MTU_DEFAULT: u16 = 1500;
 
 /// Every parameter of a cell, including those of the study's own set-up and of its bundles.
 #[derive(Debug, Clone, PartialEq, Eq)]

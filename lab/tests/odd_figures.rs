@@ -97,7 +97,25 @@ fn what_is_not_identified_is_a_range_everywhere() {
     let figures = table("line = '10Gbit/s'\nmtu = '9000B'\n", &[(1, 8, "3Gbit/s")]);
     std::fs::write(&file, figures).expect("it has room");
     let (_, text) = says(&["plan", "--target", "5Gbit/s", "--streams", "8"], &[&file]);
-    assert!(text.contains("MTU      as where the figures were measured"), "{text}");
+    assert!(text.contains("MTU      9000 B leaves so much payload"), "{text}");
+}
+
+#[test]
+fn another_rate_of_the_wire_keeps_its_tunnel() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("node.toml");
+    let head = "line = '10Gbit/s'\ntunnel = 'vxlan'\nboth-sides = true\n";
+    std::fs::write(&file, table(head, &[(1, 6, "3.23Gbit/s"), (2, 6, "6Gbit/s")])).expect("room");
+    let words = ["predict", "--queues", "8", "--streams", "12"];
+    let (_, as_known) = says(&words, &[&file]);
+    let with = |more: &[&str]| says(&[&words[..], more].concat(), &[&file]).1;
+    assert_eq!(with(&["--line", "10Gbit/s"]), as_known);
+    assert_ne!(with(&["--line", "10Gbit/s", "--tunnel", "none"]), as_known);
+    assert!(with(&["--line", "10Gbit/s", "--tunnel", "ipip"]).contains("none, vxlan, gre"));
+    // A table without points says which one is missing, and of which file.
+    std::fs::write(&file, head).expect("room");
+    let (is_good, text) = says(&words, &[&file]);
+    assert!(!is_good && text.contains("node.toml") && text.contains("over 1 queue"), "{text}");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use ringway_stats::float;
 use serde::Serialize;
 
+use crate::contention::Contention;
 use crate::estimate::Estimate;
-use crate::fit::{Fit, Station};
+use crate::fit::{Fit, LINE, Station};
 use crate::line::Line;
 use crate::predict::{Parameters, Placed};
 
@@ -17,7 +18,7 @@ pub struct Target {
     pub flows: usize,
     /// The probability with which placement must allow it.
     pub probability: f64,
-    /// Interfaces that are planned alike.
+    /// Interfaces like this one, for which memory is counted.
     pub vifs: usize,
 }
 
@@ -25,9 +26,10 @@ pub struct Target {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Plan {
-    /// The fewest queues that suffice with the likeliest parameters; nothing if no number does. All
-    /// that follows is planned for these, or else for the best number.
+    /// The fewest queues that suffice with the likeliest parameters; nothing if no number does.
     pub queues: Option<usize>,
+    /// These queues, or else the best number: for so many is all that follows but the range.
+    pub planned: usize,
     /// The fewest and the most queues that suffice with parameters that the data leave possible;
     /// nothing where no number does.
     pub queues_range: [Option<usize>; 2],
@@ -36,12 +38,13 @@ pub struct Plan {
     /// Their throughput in bit/s.
     pub throughput_bps: Estimate,
     /// The mean number of busy queues.
+    #[serde(rename = "busy-queues")]
     pub busy: f64,
     /// Workers of the backend: one for each busy queue, and one to spare.
     pub workers: usize,
-    /// CPUs of each station that was measured, at four fifths of their time.
+    /// CPUs for the target of each station that was measured, at four fifths of their time.
     pub cpus: Vec<(String, usize)>,
-    /// CPUs of a guest for its programs and its end of all queues; nothing if no run measured them.
+    /// Those of a guest for its programs and its end of all queues; nothing without a measurement.
     pub guest_cpus: Option<usize>,
     /// Memory of the backend for all queues of all interfaces in bytes, for netback of Linux and
     /// for vhost.
@@ -53,10 +56,23 @@ pub struct Plan {
     /// The number of busy queues beyond which all together are slower; nothing if the data show
     /// none.
     pub busy_best: Option<f64>,
-    /// By how much throughput changes if an assumption is 10 % better, relative to it: both ends.
-    pub sensitivity: Vec<(&'static str, [f64; 2])>,
+    /// That number as it may be at worst, where the plan has more busy queues.
+    pub may_be_slower_beyond: Option<f64>,
+    /// By how much throughput changes if an assumption is 10 % better.
+    pub sensitivity: Vec<Sensitivity>,
     /// The one run that would tell most.
     pub next_run: Option<String>,
+}
+
+/// What throughput depends on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// What is 10 % better.
+    pub with: &'static str,
+    /// The least change of throughput, relative to it.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
 }
 
 /// Queues up to which a plan looks.
@@ -92,14 +108,19 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
     let probability = Estimate::over(outcomes.map(|it| it.reaches(target.bps)));
     let outcome = of(chosen);
     let throughput_bps = fit.predict(chosen, target.flows, Placed::Random).throughput;
-    let carried = throughput_bps.value.unwrap_or(throughput_bps.high).min(target.bps);
+    // CPUs are planned, a wire is not.
+    let line = fit.stations.iter().find(|it| it.name == LINE).map_or(f64::INFINITY, |it| it.bps);
+    let wired = Parameters { shared_bps: line, ..fit.best };
+    let carried = wired.outcome(chosen, target.flows, Placed::Random).mean_bps.min(target.bps);
     let is_of_guest = |it: &Station| GUEST.iter().any(|name| it.name.starts_with(name));
     let of_guest = fit.used(carried).filter(|(station, _)| is_of_guest(station));
     let of_guest: f64 = of_guest.map(|(_, used)| used).sum();
     let cpus = fit.used(carried).filter(|(station, _)| station.cpus > 0.0);
     let cpus = cpus.map(|(station, used)| (station.name.clone(), whole(used / CPU_USE).max(1)));
+    let slower = fit.possible().filter_map(|it| it.contention.busy_best());
     Plan {
         queues,
+        planned: chosen,
         queues_range: [least, most],
         probability,
         throughput_bps,
@@ -111,6 +132,7 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         grants: QUEUE_GRANTS * chosen,
         binding: binding(fit, chosen, target),
         busy_best: fit.best.contention.busy_best().filter(|busy| *busy <= float(QUEUES_MAX)),
+        may_be_slower_beyond: slower.reduce(f64::min).filter(|busy| *busy < outcome.busy),
         sensitivity: sensitivity(fit, chosen, target.flows),
         next_run: next_run(fit, chosen, target.flows),
     }
@@ -131,13 +153,17 @@ fn binding(fit: &Fit, queues: usize, target: &Target) -> Vec<String> {
             ("window", scaled(it, queues, flows, |it| it.window.bytes *= MORE)),
             ("shared", scaled(it, queues, flows, |it| it.shared_bps *= MORE)),
         ];
-        let is_short = || it.outcome(queues, flows, Placed::Random).mean_bps < target.bps;
+        let mean = |it: &Parameters, flows| it.outcome(queues, flows, Placed::Random).mean_bps;
+        let now = mean(it, flows);
+        let free = mean(&Parameters { contention: Contention::default(), ..*it }, flows);
+        let busier = mean(it, flows.max(4 * queues));
         match ways.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("queues", |way| way.0) {
             "shared" => shared(),
             "window" => "windows of the flows",
-            _ if queues > flows || flows < queues * 3 && is_short() => {
+            _ if now < target.bps && busier > now * 1.02 && busier >= free => {
                 "queues without flows: more flows help"
             }
+            _ if free > now * MORE => "contention: busy queues wait for each other",
             _ => "capacity of a queue",
         }
     };
@@ -158,33 +184,29 @@ fn scaled(one: &Parameters, queues: usize, flows: usize, change: impl Fn(&mut Pa
     of(&other) / of(one) - 1.0
 }
 
-fn sensitivity(fit: &Fit, queues: usize, flows: usize) -> Vec<(&'static str, [f64; 2])> {
-    let of = |change: fn(&mut Parameters)| {
+fn sensitivity(fit: &Fit, queues: usize, flows: usize) -> Vec<Sensitivity> {
+    let of = |with, change: fn(&mut Parameters)| {
         let all = Estimate::over(fit.possible().map(|it| scaled(it, queues, flows, change)));
-        [all.low, all.high]
+        Sensitivity { with, low: all.low, high: all.high }
     };
     vec![
-        ("capacity of a queue", of(|it| it.queue_bps *= MORE)),
-        (
-            "contention",
-            of(|it| {
-                it.contention.serial /= MORE;
-                it.contention.pairwise /= MORE;
-            }),
-        ),
-        ("what all share", of(|it| it.shared_bps *= MORE)),
-        ("window of a flow", of(|it| it.window.bytes *= MORE)),
-        ("delay", of(|it| it.window.delay /= MORE)),
+        of("more capacity of a queue", |it| it.queue_bps *= MORE),
+        of("less contention", |it| {
+            it.contention.serial /= MORE;
+            it.contention.pairwise /= MORE;
+        }),
+        of("more of what all share", |it| it.shared_bps *= MORE),
+        of("larger windows", |it| it.window.bytes *= MORE),
+        of("less delay", |it| it.window.delay /= MORE),
     ]
 }
 
 /// A parameter without a value matters more than an interval of one with a value.
 fn next_run(fit: &Fit, queues: usize, flows: usize) -> Option<String> {
     let prediction = fit.predict(queues, flows, Placed::Random);
-    let is_range = prediction.throughput.value.is_none();
-    let missing = fit.missing().and_then(|one| one.missing.clone());
+    let missing = prediction.missing.and_then(|one| one.missing);
     let repeat = prediction.least_certain.map(|(name, _)| format!("more repeats of {name}"));
-    if is_range { missing.or(repeat) } else { repeat.or(missing) }
+    missing.or(repeat).or_else(|| fit.missing().and_then(|one| one.missing.clone()))
 }
 
 /// What frames of a wire allow, for a target that the wire's own frames do not.

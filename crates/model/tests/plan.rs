@@ -5,7 +5,7 @@ use ringway_model::line::Line;
 use ringway_model::plan::{Target, mtu_for, plan};
 use ringway_model::predict::{Placed, ways};
 
-fn fit(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Fit {
+fn data(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Data {
     let point = |(queues, flows, gbit): &(usize, usize, f64)| Point {
         name: format!("q{queues}.s{flows}"),
         queues: *queues,
@@ -19,7 +19,11 @@ fn fit(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Fit {
     };
     let cpus = [("netback".to_owned(), 16.0)].into();
     let points = points.iter().map(point).collect();
-    Fit::of(&Data { points, line_bps, cpus, ..Data::default() }).expect("it has one queue")
+    Data { points, line_bps, cpus, ..Data::default() }
+}
+
+fn fit(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Fit {
+    Fit::of(&data(points, line_bps)).expect("it has one queue")
 }
 
 fn target(gbit: f64, flows: usize) -> Target {
@@ -51,6 +55,25 @@ fn queues_beyond_which_all_are_slower_are_named() {
 }
 
 #[test]
+fn a_lock_binds_however_many_flows_there_are() {
+    // As a node with a serial datapath: more flows or queues bring nothing.
+    let locked = plan(&fit(&[(1, 6, 3.28), (2, 6, 3.41)], Some(8.83e9)), &target(9.4, 8));
+    let binds = |start: &str| locked.binding.iter().any(|it| it.starts_with(start));
+    assert!(binds("contention") && !binds("queues without flows"), "{locked:?}");
+    assert!(locked.may_be_slower_beyond.is_some_and(|busy| busy < locked.busy), "{locked:?}");
+}
+
+#[test]
+fn cpus_are_planned_for_the_target_and_not_for_what_there_are() {
+    let mut data = data(&[(1, 8, 6.0)], Some(9.41e9));
+    data.points[0].cpus_used = [("guest".to_owned(), 3.0)].into();
+    data.cpus = [("guest".to_owned(), 4.0)].into();
+    let found = plan(&Fit::of(&data).expect("it has one queue"), &target(9.3, 32));
+    // 3 CPUs for 6 Gbit/s, at four fifths of their time.
+    assert_eq!((found.queues, found.guest_cpus), (None, Some(6)), "{found:?}");
+}
+
+#[test]
 fn a_target_beyond_the_line_is_not_promised() {
     let line = Line::plain(10e9, 1500.0);
     let fit = fit(&[(1, 8, 3.0), (2, 8, 5.8)], Some(line.payload_bps()));
@@ -73,7 +96,7 @@ fn the_next_run_is_the_one_that_identifies_what_is_unknown() {
     // Nor does anything else hide how little is known.
     assert_eq!((alone.probability.value, alone.throughput_bps.value), (None, None), "{alone:?}");
     assert!(alone.probability.low < 1e-9 && alone.binding.len() > 1, "{alone:?}");
-    assert!(alone.sensitivity.iter().all(|(_, [low, high])| low <= high), "{alone:?}");
+    assert!(alone.sensitivity.iter().all(|it| it.low <= it.high), "{alone:?}");
     let few = plan(&fit(&[(1, 8, 3.0)], None), &target(2.0, 8));
     assert_eq!(few.queues_range, [Some(1), Some(1)]);
     let both = plan(&fit(&[(1, 8, 3.0), (2, 8, 5.5)], None), &target(5.0, 8));

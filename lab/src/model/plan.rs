@@ -2,11 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringway_lab::analysis::forecast::{self, signed_percent};
+use ringway_lab::analysis::forecast::{self, show, signed_percent};
 use ringway_lab::metric::number;
 use ringway_lab::value::Cell;
 use ringway_model::estimate::Estimate;
-use ringway_model::fit::LINE;
 use ringway_model::line::Line;
 use ringway_model::plan::{self, Target};
 use ringway_terminal::options::number as count;
@@ -33,7 +32,7 @@ pub(super) struct Plan {
     /// The probability in percent with which the placement of streams must allow it
     #[arg(long, value_name = "PERCENT", default_value_t = 90.0)]
     probability: f64,
-    /// Interfaces that are planned alike
+    /// Interfaces like this one, for which memory is counted
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u16>(1..=65_535))]
     vifs: u16,
 }
@@ -47,26 +46,25 @@ struct Variant {
     plan: plan::Plan,
     /// Points that nothing in the model explains, with what was measured over what fits.
     unexplained: Vec<(String, f64)>,
-    /// Whether the figures were measured over a line.
+    /// The wire, if it is known.
     #[serde(skip)]
-    has_line: bool,
+    line: Option<Line>,
 }
 
 pub(super) fn run(args: &Plan) -> Result<()> {
     if !(args.probability > 0.0 && args.probability < 100.0) {
         bail!("--probability {}: expected more than 0 and less than 100", args.probability);
     }
-    let line = args.known.line.map(|Rate(bps)| Line::plain(bps, args.known.mtu.0));
-    let mtu = line.map(|line| plan::mtu_for(args.target.0, line));
     let variants = variants(args)?;
     let Some((best, others)) = variants.split_first() else { bail!("no records given") };
+    let mtu = best.line.map(|line| plan::mtu_for(args.target.0, line));
     if args.known.json {
         return print_json(&json!({
             "plan": best.plan,
             "offloads": best.offloads,
             "unexplained": best.unexplained,
             "other-offloads": others,
-            "mtu": mtu.flatten(),
+            "mtu-bytes": mtu.flatten(),
         }));
     }
     print(&text(args, best, others, mtu))
@@ -82,13 +80,12 @@ fn variants(args: &Plan) -> Result<Vec<Variant>> {
         vifs: usize::from(args.vifs),
     };
     let of = |(offloads, filter): (Option<&'static str>, Cell)| {
-        let fit = match (args.known.fit_of(&filter), offloads) {
+        let (fit, line) = match (args.known.fit_of(&filter), offloads) {
             (fit, None) => fit?,
             (fit, Some(name)) => fit.with_context(|| format!("with {OFFLOADS} {name}"))?,
         };
         let (plan, unexplained) = (plan::plan(&fit, &target), fit.unexplained());
-        let has_line = fit.stations.iter().any(|station| station.name == LINE);
-        Ok(Variant { offloads, plan, unexplained, has_line })
+        Ok(Variant { offloads, plan, unexplained, line })
     };
     let mut all = states(&args.known)?.into_iter().map(of).collect::<Result<Vec<_>>>()?;
     let queues = |it: &Variant| it.plan.queues.unwrap_or(usize::MAX);
@@ -114,14 +111,15 @@ fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>
     let plan = &best.plan;
     let [netback, vhost] = plan.memory_bytes.map(|bytes| Size(ringway_stats::float(bytes)));
     let guest = plan.guest_cpus.map(|n| format!("{} for its programs and its queues", cpus(n)));
+    let alike = if args.vifs > 1 { format!(", of all {}", args.vifs) } else { String::new() };
     let mut text = format!(
-        "{}\n{} to {} on average, {} or more with {} % of placements\n\
+        "{}\nwith {}: {} Gbit/s on average, {} or more with {} % of placements\n\
          limited by {}\nguest    {}\nworkers  {}\n\
-         memory   {netback} in netback of Linux, {vhost} with vhost\n\
+         memory   {netback} in netback of Linux, {vhost} with vhost{alike}\n\
          grants   {} a guest\noffloads {}\n",
         queues(plan, args.target),
-        Rate(plan.throughput_bps.low),
-        Rate(plan.throughput_bps.high),
+        counted(plan.planned),
+        show(&plan.throughput_bps, 1e9),
         args.target,
         percent(&plan.probability),
         plan.binding.join(" or "),
@@ -140,19 +138,18 @@ fn text(args: &Plan, best: &Variant, others: &[Variant], mtu: Option<Option<f64>
     text += &match mtu {
         Some(Some(mtu)) => format!("MTU      {mtu:.0} B leaves so much payload\n"),
         Some(None) => "MTU      no frames of this wire carry so much\n".to_owned(),
-        None if best.has_line => {
-            "MTU      as where the figures were measured; --line asks about another wire\n"
-                .to_owned()
-        }
         None => "MTU      not known: --line names the wire\n".to_owned(),
     };
     if let Some(busy) = plan.busy_best {
         text += &format!("With more than {} busy queues all together are slower.\n", number(busy));
+    } else if let Some(busy) = plan.may_be_slower_beyond {
+        let busy = number(busy);
+        text += &format!("With more than {busy} busy queues all together may be slower.\n");
     }
-    for (name, ends) in &plan.sensitivity {
-        let [low, high] = ends.map(signed_percent);
+    for one in &plan.sensitivity {
+        let [low, high] = [one.low, one.high].map(signed_percent);
         let range = if low == high { high } else { format!("{low} to {high}") };
-        text += &format!("with 10 % better {name}: {range}\n");
+        text += &format!("with 10 % {}: {range}\n", one.with);
     }
     if let Some(run) = &plan.next_run {
         text += &format!("The run that would tell most: {run}.\n");
@@ -170,16 +167,23 @@ fn percent(probability: &Estimate) -> String {
     if low == high { high } else { format!("{low} to {high}") }
 }
 
+fn counted(queues: usize) -> String {
+    if queues == 1 { "1 queue".to_owned() } else { format!("{queues} queues") }
+}
+
 /// How many queues a plan has, or may need.
 fn queues(plan: &plan::Plan, target: Rate) -> String {
     match (plan.queues, plan.queues_range) {
-        (None, [None, _]) => format!("no number of queues reaches {target}"),
-        (_, [Some(1), Some(1)]) => "1 queue".to_owned(),
-        (_, [least, Some(most)]) if least == Some(most) => format!("{most} queues"),
+        (None, [None, _]) => {
+            let needs_cpus = plan.cpus.iter().any(|(station, _)| plan.binding.contains(station));
+            let with = if needs_cpus { " with the CPUs that there are" } else { "" };
+            format!("no number of queues reaches {target}{with}")
+        }
+        (_, [least, Some(most)]) if least == Some(most) => counted(most),
         (_, [Some(least), Some(most)]) => format!("{least} to {most} queues"),
         (_, [Some(least), None]) => {
             format!("{least} queues or more; if contention is worst, no number reaches {target}")
         }
-        (Some(queues), _) => format!("{queues} queues"),
+        (Some(queues), _) => counted(queues),
     }
 }
