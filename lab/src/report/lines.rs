@@ -39,12 +39,15 @@ fn draw_series(chart: &Chart, frame: &Frame, series: &Series, shift: f64) -> Mar
             stroke-linejoin="round" stroke-dasharray=[series.style.dashes()] {}
         @for (place, x, point) in at {
             @let (mean, sd) = (point.summary.mean / scale, point.summary.sd.unwrap_or(0.0) / scale);
+            @let shown = match point.summary.sd {
+                Some(sd) => format!(
+                    "{} ± {}, {} runs", chart.metric.number(point.summary.mean),
+                    chart.metric.show(sd), point.summary.count
+                ),
+                None => chart.metric.show(point.summary.mean),
+            };
             g {
-                (hint(&format!(
-                    "{}, {}: {} ± {}, {} runs", series.name, chart.places[place].name,
-                    chart.metric.number(mean * scale), chart.metric.show(sd * scale),
-                    point.summary.count
-                )))
+                (hint(&format!("{}, {}: {shown}", series.name, chart.places[place].name)))
                 @if sd > 0.0 {
                     (deviation_bar(x, frame.y(mean + sd), frame.y((mean - sd).max(0.0)), colour))
                 }
