@@ -54,12 +54,18 @@ pub(super) fn routed(facts: &Facts, tunnels: &[String]) -> CheckResult {
     Ok(findings)
 }
 
-/// Tunnels that are up and have no configured lower interface.
+/// Names of devices that Open vSwitch makes for its tunnels. They take packets of any length: what
+/// matters is the length of those that its ports send.
+const OF_SWITCH: [&str; 2] = ["genev_sys_", "vxlan_sys_"];
+
+/// Tunnels that are up and have no configured lower interface, except those of Open vSwitch.
 pub(super) fn tunnels(facts: &Facts) -> Vec<String> {
     let mut nics = facts.nics.names();
     nics.retain(|nic| {
         let is_alone = facts.stack.below(nic).next().is_none();
-        overhead(facts, nic) > 0 && is_alone && mtu(facts, nic).is_ok() && !is_down(facts, nic)
+        let is_switchs = OF_SWITCH.iter().any(|start| nic.starts_with(start));
+        let is_judged = overhead(facts, nic) > 0 && is_alone && !is_switchs;
+        is_judged && mtu(facts, nic).is_ok() && !is_down(facts, nic)
     });
     nics
 }
@@ -175,5 +181,18 @@ mod tests {
         assert_eq!(judged("1430\n", "1500\n", v6), Vec::<String>::new());
         let said = judged("1450\n", "1500\n", "");
         assert!(said[0].starts_with("cannot tell whether packets of vx fit"), "{said:?}");
+    }
+
+    #[test]
+    fn a_tunnel_of_open_vswitch_takes_packets_of_any_length() {
+        let pieces = [
+            ("sys/class/net/genev_sys_6081/mtu", "65000\n"),
+            ("sys/class/net/genev_sys_6081/uevent", "DEVTYPE=geneve\n"),
+            ("sys/class/net/eth0/mtu", "1500\n"),
+        ];
+        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+        let host = Host::new(Source::Memory(pieces.map(own).into()));
+        let facts = host.fact().expect("sound");
+        assert_eq!(tunnels(&facts), Vec::<String>::new());
     }
 }
