@@ -462,7 +462,7 @@ impl Fact for SwitchLookups {
 
 /// Whether the subject of a query does not exist: the tool, the kernel's module, or a daemon's
 /// file.
-fn is_absent(gap: &Gap) -> bool {
+pub(super) fn is_absent(gap: &Gap) -> bool {
     let absent = ["not installed", "not there", "'ovs_datapath' does not exist", "No such file"];
     matches!(gap, Gap::Missing { why, .. } if absent.iter().any(|absent| why.contains(absent)))
 }

@@ -18,6 +18,7 @@ mod reader;
 mod routing;
 mod scope;
 mod stack;
+mod switch;
 mod thread_names;
 mod waits;
 
@@ -41,6 +42,7 @@ pub use routing::{
 };
 pub use scope::{CongestionControls, ListsInterfaces, Namespace, Remarks};
 pub use stack::Stack;
+pub use switch::{OvnClaims, OvnConnection, SwitchDatabase, SwitchSettings};
 pub use waits::CpuWaits;
 
 pub use crate::number::{float, share, sum};

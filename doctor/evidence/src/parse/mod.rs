@@ -5,6 +5,7 @@
 
 pub mod bonds;
 pub mod bpf;
+pub mod claims;
 pub mod classes;
 pub mod coalesce;
 pub mod conntrack;
@@ -22,6 +23,7 @@ pub mod moves;
 pub mod neighbour_table;
 pub mod nic;
 pub mod ovs;
+pub mod ovsdb;
 pub mod path;
 pub mod police;
 pub mod pressure;

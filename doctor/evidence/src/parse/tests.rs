@@ -8,7 +8,7 @@ use crate::{Gap, Source, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
-const READERS: [(&str, Reader); 38] = [
+const READERS: [(&str, Reader); 41] = [
     ("drops: 1 seconds=5.0 lost=0\n7 NO_SOCKET udp_rcv\n", |text| {
         drops::Drops::parse(text).map(drop)
     }),
@@ -112,6 +112,19 @@ const READERS: [(&str, Reader); 38] = [
     }),
     ("system@ovs-system:\n  lookups: hit:10 missed:2 lost:0\n", |text| {
         ovs::Lookups::parse(text).map(drop)
+    }),
+    (
+        r#"{"data":[["br0","netdev",["uuid","p"]]],"headings":["name","datapath_type","ports"]}
+{"data":[[["uuid","p"],["uuid","i"]]],"headings":["_uuid","interfaces"]}
+{"data":[[["uuid","i"],"a","",1500,["set",[]],["map",[["iface-id","x"]]],["map",[]]]],
+"headings":["_uuid","name","type","mtu","error","external_ids","status"]}
+"#,
+        |text| ovsdb::Database::parse(text).map(drop),
+    ),
+    ("hv1\n\"tcp:192.0.2.1:6642\"\n\n\n\"true\"\n", |text| ovsdb::Settings::parse(text).map(drop)),
+    ("2026-01-31T23:59:07.8Z|9|binding|INFO|Changing chassis for lport a from b to c.\n", |text| {
+        drop(claims::Claims::parse(text));
+        Ok(())
     }),
     ("Name ID VCPU CPU State Time(s) Affinity\nmy guest 7 3 - -b- 0.1 0-3 / all\n", |text| {
         domains::VcpuTimes::parse(text)
