@@ -45,7 +45,7 @@ const LOWERED: [(&str, &str); 8] = [
 /// Settings whose values have no order.
 const REPLACED: [&str; 6] = ["governor", "irq-affinity", "rps", "xps", "qdisc", "sysctl"];
 /// Programs whose commands change nothing that evidence shows, or that only a person should run.
-const OTHERS: [&str; 24] = [
+const OTHERS: [&str; 25] = [
     "apt-get",
     "bridge",
     "cat",
@@ -55,6 +55,7 @@ const OTHERS: [&str; 24] = [
     "head",
     "ip",
     "modprobe",
+    "ovn-appctl",
     "ovs-appctl",
     "ovs-vsctl",
     "ringway",

@@ -198,6 +198,7 @@ pub static CATALOGUE: &[Check] = &[
     links::pauses::CHECK,
     links::bonds::CHECK,
     links::duplicates::CHECK,
+    datapath::ovn_ports::CHECK,
 ];
 
 /// A check by its id, in any case of letters, or by its slug.
@@ -238,7 +239,9 @@ impl Check {
 
     /// Whether its findings apply to the whole machine, in any network namespace.
     pub fn is_of_machine(&self) -> bool {
-        self.group == Group::Processors || self.is_of_trace()
+        // Its database is reached from every namespace.
+        let is_of_ovn = self.id == datapath::ovn_ports::CHECK.id;
+        self.group == Group::Processors || self.is_of_trace() || is_of_ovn
     }
 
     /// Whether it reports what the kernel says of drops, wherever they are.
