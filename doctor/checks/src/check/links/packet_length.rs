@@ -4,16 +4,20 @@
 mod path;
 #[path = "packet_length/stack.rs"]
 mod stack;
+#[path = "packet_length/tunnels.rs"]
+mod tunnels;
 #[path = "packet_length/xapi.rs"]
 mod xapi;
 
 use std::collections::BTreeMap;
 
+use self::tunnels::Tunnels;
 use crate::check::{Check, Group, Judged, Verdicts, all_well, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::fact::{
     Interfaces, LinkDetails, LinkStates, LinkTypes, Mtus, Paths, Stack, SwitchBridges,
-    TcpMtuProbing, Tried, VifStore, XapiCards, XapiInventory, XapiNetworks, XapiVifs,
+    SwitchDatabase, SwitchSettings, TcpMtuProbing, Tried, VifStore, XapiCards, XapiInventory,
+    XapiNetworks, XapiVifs,
 };
 use ringway_evidence::facts;
 use ringway_evidence::parse::ovs::SwitchPorts;
@@ -46,6 +50,8 @@ facts! {
         stack: Stack,
         details: Tried<LinkDetails>,
         switched: Tried<SwitchBridges>,
+        database: Tried<SwitchDatabase>,
+        settings: Tried<SwitchSettings>,
         paths: Paths,
         probing: Tried<TcpMtuProbing>,
         networks: Tried<XapiNetworks>,
@@ -67,7 +73,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let set = xapi::inspect(facts).unwrap_or_else(|gap| vec![Finding::gap("XAPI", &gap)]);
     let is_set = |bridge: &String| set.iter().any(|finding| finding.subject == *bridge);
     let is_set_any = !set.is_empty();
-    let bridges = bridges(facts)?;
+    let switchs = tunnels::inspect(facts);
+    let bridges = bridges(facts, &switchs)?;
     let mut findings: Vec<Finding> = bridges
         .iter()
         .filter(|(bridge, _)| !is_set(bridge))
@@ -79,7 +86,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     findings.extend(stack::inspect(facts, &known)?);
     let tunnels = stack::tunnels(facts);
     findings.extend(stack::routed(facts, &tunnels)?);
-    let has_hops = !bridges.is_empty() || stacked || !tunnels.is_empty();
+    let has_tunnels = !tunnels.is_empty() || !switchs.is_empty();
+    let has_hops = !bridges.is_empty() || stacked || has_tunnels;
+    findings.extend(switchs.findings);
     let paths = path::inspect(facts)?;
     findings.extend(set);
     if findings.is_empty() && has_hops {
@@ -98,7 +107,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     Ok(())
 }
 
-fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
+/// The members of each bridge, except those of a switch whose tunnels decide.
+fn bridges(facts: &Facts, tunnels: &Tunnels) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
     let mut bridges: BTreeMap<String, Vec<Hop>> = BTreeMap::new();
     for nic in facts.nics.names() {
         let Some(master) = facts.nics.master(&nic) else { continue };
@@ -118,7 +128,7 @@ fn bridges(facts: &Facts) -> Result<BTreeMap<String, Vec<Hop>>, Gap> {
             Some((nic, mtu, quote))
         };
         let hops: Vec<Hop> = ports.into_iter().filter_map(hop).collect();
-        if hops.len() > 1 {
+        if hops.len() > 1 && !tunnels.are_of(&bridge) {
             bridges.insert(bridge, hops);
         }
     }

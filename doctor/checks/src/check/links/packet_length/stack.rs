@@ -10,7 +10,7 @@ use ringway_evidence::Gap;
 /// Bytes that VXLAN adds over IPv4: inner Ethernet 14, VXLAN 8, UDP 8, IP 20.
 const VXLAN: u64 = 50;
 /// How many more bytes an IPv6 header has than one of IPv4.
-const IPV6_MORE: u64 = 20;
+pub(super) const IPV6_MORE: u64 = 20;
 /// Bytes that WireGuard adds over IPv4: IP 20, UDP 8, its own header 16 and tag 16.
 const WIREGUARD: u64 = 60;
 
