@@ -47,6 +47,9 @@ pub struct Vif {
     /// Details of a virtio vif; records of older versions lack them.
     #[serde(default)]
     pub virtio: Option<Virtio>,
+    /// The offloads that it and its guest use, such as `csum-v4`.
+    #[serde(default)]
+    pub offloads: Vec<String>,
     /// What it may send and receive at most.
     #[serde(default)]
     pub limits: Limits,

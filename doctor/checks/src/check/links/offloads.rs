@@ -1,8 +1,14 @@
 //! D13: offloads that are off, and the one that must not be on.
 
+#[path = "offloads/userspace.rs"]
+mod userspace;
+
 use crate::check::{Check, Group, Judged, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
-use ringway_evidence::fact::{Interfaces, LinkStates, LinkTypes, NicRole, Offloads};
+use ringway_evidence::fact::{
+    Interfaces, LinkStates, LinkTypes, NicRole, Offloads, RingwayVifs, SwitchDatabase,
+    SwitchSettings, Tried,
+};
 use ringway_evidence::facts;
 use ringway_evidence::parse::ethtool::{Feature, Features, long_name};
 use ringway_evidence::{Gap, Text};
@@ -21,6 +27,7 @@ pub(crate) const CHECK: Check = Check {
         "throughput-guide:gso-on",
         "multi-queue-study:rx",
         "multi-queue-study:rx-limits",
+        "ovs-issue-273:offloads",
     ],
     explanation: include_str!("offloads.txt"),
     absent: "no interface with a driver",
@@ -33,6 +40,9 @@ facts! {
         offloads: Offloads,
         types: LinkTypes,
         states: LinkStates,
+        database: Tried<SwitchDatabase>,
+        settings: Tried<SwitchSettings>,
+        vifs: Tried<RingwayVifs>,
     }
 }
 
@@ -45,11 +55,20 @@ const OFF_IN_VETH: [&str; 2] = ["rx-checksumming", "generic-receive-offload"];
 const LRO: &str = "large-receive-offload";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    let mut sound = Vec::new();
+    let userspace = userspace::ports(facts)?;
+    let (mut sound, mut whole) = (Vec::new(), Vec::new());
     for nic in facts.nics.names() {
         let role = facts.nics.role(&nic);
         let is_passed = role == NicRole::Software && !is_plain_ethernet(facts, &nic);
         if is_passed || is_down(facts, &nic) {
+            continue;
+        }
+        if let Some(port) = userspace.get(nic.as_str()) {
+            match userspace::inspect(facts, port) {
+                Ok(Some(found)) => out.add([found]),
+                Ok(None) => whole.push(nic),
+                Err(gap) => out.unread(nic, &gap),
+            }
             continue;
         }
         match inspect(facts, &nic, role) {
@@ -57,6 +76,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             Ok(found) => out.add(found),
             Err(gap) => out.unread(nic, &gap),
         }
+    }
+    if !whole.is_empty() {
+        let names = whole.join(", ");
+        let said = format!("the userspace datapath of Open vSwitch gets whole checksums: {names}");
+        out.well(said, None);
     }
     if !sound.is_empty() {
         out.well(format!("offloads are on: {}", sound.join(", ")), None);
