@@ -45,6 +45,18 @@ pub enum Gap {
     },
 }
 
+impl Gap {
+    /// Whether there is nothing to read: this host lacks the subject or the file, or the record
+    /// does not contain it. All others hide something that exists.
+    pub fn is_not_there(&self) -> bool {
+        match self {
+            Gap::NotHere(_) => true,
+            Gap::Missing { why, .. } => why == "not there",
+            Gap::Unreadable { .. } => false,
+        }
+    }
+}
+
 /// The text of one file or of one command's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Text {

@@ -1,6 +1,5 @@
 //! Counters at both samples, and the file or tool that each kind comes from.
 
-use super::named::{RINGWAY_VIFS, RingwayVifs};
 use super::{Basis, Fact, Reader, Span};
 use crate::netlink::{DESTINATIONS, LISTENERS, TRANSLATIONS};
 use crate::parse::classes::Classes;
@@ -16,7 +15,6 @@ use crate::parse::pressure::Pressure;
 use crate::parse::programs::{Busiest, Quotas};
 use crate::parse::protocols::Protocols;
 use crate::parse::qdisc::{Hook, Qdiscs};
-use crate::parse::ringway::Vifs;
 use crate::parse::routes::Neighbours;
 use crate::parse::rules::Rules;
 use crate::parse::sockets::Sockets;
@@ -330,14 +328,6 @@ impl Fact for Connections {
     fn read(at: &Reader) -> Result<Self, Gap> {
         let text = at.connections()?;
         Ok(Connections { sockets: Sockets::parse(&text)?, text })
-    }
-}
-
-impl Fact for Span<Vifs> {
-    const PIECES: &'static [Piece] = RingwayVifs::PIECES;
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        at.command_span(RINGWAY_VIFS)
     }
 }
 

@@ -15,6 +15,7 @@ mod named;
 mod power;
 mod queues;
 mod reader;
+mod ringway;
 mod routing;
 mod scope;
 mod stack;

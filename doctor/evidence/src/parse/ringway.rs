@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::Counters;
+use crate::number::{float, sum};
 use crate::{Gap, Text};
 
 /// All vifs, and the uplink, which has no guest.
@@ -55,7 +56,7 @@ pub struct Vif {
     pub limits: Limits,
 }
 
-/// Limits of a vif, by the direction of its guest.
+/// Limits of a vif, by the direction of its guest; records of older versions lack those of floods.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Limits {
     /// What the guest may send.
@@ -64,6 +65,32 @@ pub struct Limits {
     /// What it may receive.
     #[serde(default)]
     pub rate_rx: Option<Rate>,
+    /// Frames a second that it may flood.
+    #[serde(default)]
+    pub flood_frames_per_second: Option<u64>,
+    /// Bytes a second that it may flood.
+    #[serde(default)]
+    pub flood_bytes_per_second: Option<u64>,
+    /// Broadcasts among these.
+    #[serde(default)]
+    pub broadcast: Flood,
+    /// Multicasts.
+    #[serde(default)]
+    pub multicast: Flood,
+    /// Frames to unknown addresses.
+    #[serde(default)]
+    pub unknown: Flood,
+}
+
+/// What a vif may flood of one kind a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct Flood {
+    /// Frames.
+    #[serde(default)]
+    pub frames_per_second: Option<u64>,
+    /// Bytes.
+    #[serde(default)]
+    pub bytes_per_second: Option<u64>,
 }
 
 /// Bytes in each interval.
@@ -75,7 +102,58 @@ pub struct Rate {
     pub interval_us: u64,
 }
 
+impl Rate {
+    /// Bytes a second; none if a 0 says that there is no limit.
+    pub fn per_second(self) -> Option<f64> {
+        let Rate { bytes, interval_us } = self;
+        (bytes > 0 && interval_us > 0).then(|| float(bytes) * 1e6 / float(interval_us))
+    }
+}
+
+impl Limits {
+    /// Those that are set, by their names in `ringway vif set`: in bits a second, or in frames a
+    /// second where the name ends in `-rate`.
+    pub fn named(&self) -> Vec<(&'static str, f64)> {
+        let frames = |count: Option<u64>| count.map(float);
+        let bits = |bytes: Option<u64>| bytes.map(|bytes| float(bytes) * 8.0);
+        let rate = |rate: Option<Rate>| Some(rate?.per_second()? * 8.0);
+        let all = [
+            ("rate", rate(self.rate)),
+            ("rate-rx", rate(self.rate_rx)),
+            ("flood-rate", frames(self.flood_frames_per_second)),
+            ("flood-mbit", bits(self.flood_bytes_per_second)),
+            ("broadcast-rate", frames(self.broadcast.frames_per_second)),
+            ("broadcast-mbit", bits(self.broadcast.bytes_per_second)),
+            ("multicast-rate", frames(self.multicast.frames_per_second)),
+            ("multicast-mbit", bits(self.multicast.bytes_per_second)),
+            ("unknown-rate", frames(self.unknown.frames_per_second)),
+            ("unknown-mbit", bits(self.unknown.bytes_per_second)),
+        ];
+        all.into_iter().filter_map(|(name, limit)| Some((name, limit?))).collect()
+    }
+}
+
 impl Vif {
+    /// How much a counter of its queues grew since an earlier sample. What that lacks does not
+    /// count: growth before it is no growth since.
+    pub fn grown(&self, before: &Vifs, of: impl Fn(&Queue) -> u64) -> u64 {
+        let of_queue = |queue: &Queue| {
+            let known = before.queue(&self.name, queue.index)?;
+            Some(of(queue).saturating_sub(of(known)))
+        };
+        sum(&self.queues.iter().filter_map(of_queue).collect::<Vec<_>>())
+    }
+
+    /// Frames that were dropped at it since an earlier sample, by ringway's reasons.
+    pub fn dropped(&self, before: &Vifs) -> BTreeMap<&str, u64> {
+        let reasons = self.queues.iter().flat_map(|queue| queue.dropped.keys());
+        let grown = |reason: &str| {
+            self.grown(before, |queue| queue.dropped.get(reason).copied().unwrap_or(0))
+        };
+        let all = reasons.map(|reason| (reason.as_str(), grown(reason)));
+        all.filter(|(_, frames)| *frames > 0).collect()
+    }
+
     /// Queues that its guest may request after the next start of its machine. A machine that runs
     /// keeps more than that if the configured number was lowered.
     pub fn max_queues_next(&self) -> u64 {
@@ -135,5 +213,45 @@ impl Vifs {
     pub fn queue(&self, vif: &str, index: usize) -> Option<&Queue> {
         let vif = self.all.iter().find(|known| known.name == vif)?;
         vif.queues.iter().find(|queue| queue.index == index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vifs(queues: &str) -> Vifs {
+        let limits = r#"{"weight":1,"rate":{"bytes":6250,"interval_us":50000},"rate_rx":null,
+            "flood_frames_per_second":1000,"flood_bytes_per_second":1250000,
+            "unknown":{"frames_per_second":7,"bytes_per_second":null}}"#;
+        let text =
+            format!(r#"[{{"name":"vm1","max_queues":2,"limits":{limits},"queues":[{queues}]}}]"#);
+        Vifs::parse(&Text::new("ringway vif list --json", text + "\n")).expect("sound")
+    }
+
+    fn queue(index: u32, dropped: &str) -> String {
+        format!(
+            r#"{{"index":{index},"tx_packets":1,"tx_bytes":1,"rx_packets":1,"rx_bytes":1,
+            "dropped":{{{dropped}}}}}"#
+        )
+    }
+
+    #[test]
+    fn what_was_dropped_since_is_summed_over_queues() {
+        let before = vifs(&queue(0, r#""queue_full":5,"vlan":2"#));
+        let of_first = queue(0, r#""queue_full":9,"vlan":2,"no_route":3"#);
+        let after = vifs(&format!("{of_first},{}", queue(1, r#""queue_full":70"#)));
+        let dropped = after.all[0].dropped(&before);
+        // The second queue is new, so no one knows when its frames were dropped.
+        assert_eq!(dropped, BTreeMap::from([("no_route", 3), ("queue_full", 4)]));
+        assert!(before.all[0].dropped(&after).is_empty(), "the guest has connected again");
+    }
+
+    #[test]
+    fn limits_have_the_names_by_which_they_are_set() {
+        let named = vifs(&queue(0, "")).all[0].limits.named();
+        let known =
+            [("rate", 1e6), ("flood-rate", 1e3), ("flood-mbit", 1e7), ("unknown-rate", 7.0)];
+        assert_eq!(named, known);
     }
 }
