@@ -13,7 +13,7 @@ pub(crate) use tcp::near_bbr::limited_by_another;
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use ringway_evidence::fact::{
     CongestionControls, Fact, Host, HostKind, HostName, Layout, ListsInterfaces, ModuleQueues,
-    Namespace, NetIrq, NetIrqs, Remarks, Taken,
+    Namespace, NetIrq, NetIrqs, Remarks, Taken, Tried,
 };
 use ringway_evidence::{Gap, Netns, Piece, Quote};
 
@@ -82,6 +82,18 @@ impl Verdicts {
     /// Adds that a part of the evidence could not be read.
     fn unread(&mut self, subject: impl Into<String>, gap: &Gap) {
         self.add([Finding::gap(subject, gap)]);
+    }
+
+    /// A fact that a part of the check needs. Where it exists but could not be read, this adds
+    /// that, because the other parts are not the whole.
+    fn tried<'a, T>(&mut self, fact: &'a Tried<T>, subject: &str) -> Option<&'a T> {
+        match fact.get() {
+            Ok(fact) => Some(fact),
+            Err(gap) => {
+                self.add((!gap.is_not_there()).then(|| Finding::gap(subject, &gap)));
+                None
+            }
+        }
     }
 
     /// Adds the results of two parts of a check. If one could not be read, that is reported beside

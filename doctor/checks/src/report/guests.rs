@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::finding::{Finding, Severity};
-use ringway_evidence::fact::{Basis, Host, Interfaces, NicRole, Span, Tried, float, sum};
+use ringway_evidence::fact::{Basis, Host, Interfaces, NicRole, Span, Tried, float};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::ringway::{CONNECTED, Queue, Vif, Vifs};
@@ -35,7 +35,8 @@ pub struct Guest {
     /// interfaces of others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u64>,
-    /// The highest severity of findings about it; ok without any.
+    /// The highest severity of findings about it; without any ok, or note where it loses frames or
+    /// is not connected.
     pub worst: Severity,
     /// The most serious warning or problem about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,6 +81,9 @@ pub(super) fn guests(host: &Host, findings: &[Finding]) -> Vec<Guest> {
         let own = findings.iter().filter(|one| one.subject == interface);
         let worst = own.max_by_key(|one| one.severity);
         let severity = worst.map_or(Severity::Ok, |one| one.severity);
+        // A guest that loses frames or is not connected is not well, whatever is to blame.
+        let is_well = state.is_none() && drops.is_empty();
+        let severity = severity.max(if is_well { Severity::Ok } else { Severity::Note });
         let is_wrong = |one: &&Finding| one.severity >= Severity::Warning;
         let finding = worst.filter(is_wrong).map(|one| format!("{} {}", one.check, one.summary));
         Guest {
@@ -114,34 +118,17 @@ impl Known {
         let error = vif.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         // Records of older versions have no states.
         let state = (!is_well && !vif.state.is_empty()).then(|| format!("{}{error}", vif.state));
-        let mut drops: BTreeMap<String, f64> = BTreeMap::new();
-        for queue in vif.queues.iter().filter(|_| span.basis == Basis::Samples) {
-            let before = span.before.queue(&vif.name, queue.index);
-            for (reason, count) in &queue.dropped {
-                let known = before.and_then(|before| before.dropped.get(reason)).copied();
-                let grown = count.saturating_sub(known.unwrap_or(0));
-                if before.is_some() && grown > 0 {
-                    *drops.entry(reason.clone()).or_default() += float(grown) / span.seconds;
-                }
-            }
-        }
-        Known { rate: of_vif(span, vif), state, drops, restarts: Some(vif.restarts) }
+        let drops = vif.dropped(&span.before).into_iter();
+        let drops = drops.map(|(reason, frames)| (reason.to_owned(), float(frames) / span.seconds));
+        let (drops, restarts) = (drops.collect(), Some(vif.restarts));
+        Known { rate: of_vif(span, vif), state, drops, restarts }
     }
 }
 
 fn of_vif(span: &Span<Vifs>, vif: &Vif) -> Option<(f64, f64)> {
-    if span.basis != Basis::Samples {
-        return None;
-    }
-    let grown = |of: fn(&Queue) -> u64| {
-        let of_queue = |queue: &Queue| {
-            let before = span.before.queue(&vif.name, queue.index);
-            Some(of(queue).saturating_sub(of(before?)))
-        };
-        sum(&vif.queues.iter().filter_map(of_queue).collect::<Vec<_>>())
-    };
-    let bits = |bytes: u64| float(bytes) * 8.0 / span.seconds;
-    Some((bits(grown(|one| one.rx_bytes)), bits(grown(|one| one.tx_bytes))))
+    let bits = |of: fn(&Queue) -> u64| float(vif.grown(&span.before, of)) * 8.0 / span.seconds;
+    let is_known = span.basis == Basis::Samples;
+    is_known.then(|| (bits(|one| one.rx_bytes), bits(|one| one.tx_bytes)))
 }
 
 impl Guest {
@@ -195,16 +182,20 @@ mod tests {
         let host = Host::new(Source::Memory(pieces.into_iter().collect()));
         let mut found = Finding::new(Severity::Warning, "vif2.0", "is slow");
         found.check = "D13".to_owned();
-        let lines: Vec<String> = guests(&host, &[found]).iter().map(Guest::line).collect();
+        let all = guests(&host, &[found]);
+        let lines: Vec<String> = all.iter().map(Guest::line).collect();
         assert_eq!(
             lines,
             [
                 "vif2.0: receives 1.0, sends 0.0 Mbit/s; D13 is slow",
-                "vif1.0: receives 0.0, sends 1.0 Mbit/s",
                 "vm1: receives 0.0, sends 0.0 Mbit/s, drops queue_full 20.0/s, restarts 3",
                 "vm2: receives 0.0, sends 0.0 Mbit/s, Waiting: no socket, drops queue_full \
-                 20.0/s, restarts 3"
+                 20.0/s, restarts 3",
+                "vif1.0: receives 0.0, sends 1.0 Mbit/s"
             ]
         );
+        let marks: Vec<Severity> = all.iter().map(|one| one.worst).collect();
+        let note = Severity::Note;
+        assert_eq!(marks, [Severity::Warning, note, note, Severity::Ok]);
     }
 }

@@ -24,6 +24,8 @@ use crate::finding::{Finding, Severity};
 use ringway_evidence::Netns;
 use ringway_evidence::fact::{Host, HostKind, HostName, KernelRelease, Namespace, Remarks, Taken};
 
+/// The command whose output is about the vifs of ringway, in whatever network namespace it runs.
+const RINGWAY: &str = "ringway vif list --json";
 /// The version of the JSON output. It increases when a field changes its meaning or is removed.
 pub const FORMAT: u32 = 1;
 
@@ -107,11 +109,13 @@ impl Report {
 
     /// Marks the report as that of another network namespace: its findings name it, and `enter`
     /// makes the commands of its advice run there. Findings about the whole machine, such as its
-    /// CPUs, are removed.
+    /// CPUs and the vifs of ringway, are removed.
     #[must_use]
     pub fn within(mut self, netns: &str, enter: impl Fn(&str) -> String) -> Report {
         let is_of_machine = |check: &str| check::find(check).is_some_and(Check::is_of_machine);
-        self.findings.retain(|finding| !is_of_machine(&finding.check));
+        let is_of_ringway = |one: &Finding| one.evidence.iter().any(|it| it.file == RINGWAY);
+        self.findings.retain(|one| !is_of_machine(&one.check) && !is_of_ringway(one));
+        self.guests.retain(|guest| guest.restarts.is_none());
         for finding in &mut self.findings {
             finding.netns = Some(netns.to_owned());
             let advice = finding.advice.iter_mut().flat_map(|advice| &mut advice.commands);
@@ -207,7 +211,7 @@ fn number(count: usize, of: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::check::Ended;
-    use ringway_evidence::Source;
+    use ringway_evidence::{Quote, Source};
 
     #[test]
     fn the_published_schema_is_that_of_the_output() {
@@ -242,7 +246,10 @@ mod tests {
         found.check = "D19".to_owned();
         let mut of_machine = Finding::new(Severity::Problem, "cpu0", "full");
         of_machine.check = "D35".to_owned();
-        report.findings = vec![found, of_machine];
+        let quote = Quote { file: RINGWAY.to_owned(), line: None, text: "vm1".to_owned() };
+        let mut of_vif = Finding::new(Severity::Problem, "vm1", "drops").quote([quote]);
+        of_vif.check = "D38".to_owned();
+        report.findings = vec![found, of_machine, of_vif];
         let report = report.within("router", |command| format!("ip netns exec router {command}"));
         assert_eq!((report.findings.len(), report.worst), (1, Severity::Warning));
         let found = &report.findings[0];
@@ -287,6 +294,30 @@ mod tests {
         // What was found is said, however little was checked.
         assert!(verdict(&[warning], &little).starts_with("1 warning: slow"));
         assert!(verdict(&[], &scope(0, 0, 3)).starts_with("No verdict"));
+    }
+
+    #[test]
+    fn frames_that_ringway_drops_are_no_all_clear() {
+        let mut pieces = Vec::new();
+        for sample in [1, 2] {
+            let vifs = format!(
+                r#"[{{"name":"vm1","kind":"virtio","state":"Connected","max_queues":1,"queues":
+                [{{"index":0,"tx_packets":0,"tx_bytes":0,"rx_packets":0,"rx_bytes":0,
+                "dropped":{{"no_route":{}}}}}]}}]"#,
+                sample * 50
+            );
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), "Inter-|\n face |bytes\n".to_owned()));
+            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
+        }
+        let host = Host::new(Source::Memory(pieces.into_iter().collect()));
+        let report = Report::of(&host, &["D38".to_owned()]);
+        let said = "Nothing set wrong, but 50.0 frames a second die in ringway at vm1: no_route; ";
+        assert!(report.verdict.starts_with(said), "{}", report.verdict);
+        assert_eq!(report.exit_code(), 0);
+        let guests = Report::of(&host, &[]).guests;
+        assert_eq!((guests[0].interface.as_str(), guests[0].worst), ("vm1", Severity::Note));
     }
 
     #[test]

@@ -44,8 +44,12 @@ const EFFECTS: [Effect; 10] = [
         which: &["TcpExt.TCPSynRetrans"],
         causes: &["D39", "D41", "D47", "D31"],
     },
-    // A queue below a limit is full because of that.
-    Effect { check: "D38", which: &[], causes: &["D30"] },
+    // A queue below a limit is full because of that; what ringway drops by a limit is D30's.
+    Effect {
+        check: "D38",
+        which: &["the queue of", "outgoing packets", "emulates"],
+        causes: &["D30"],
+    },
     Effect { check: "D45", which: &[], causes: &["D30"] },
     Effect { check: "D46", which: &["sends segments of", "gets segments of"], causes: &["D40"] },
 ];

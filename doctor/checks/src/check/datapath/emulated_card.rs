@@ -1,4 +1,5 @@
-//! D01: a guest that uses an emulated card where a paravirtual one could be.
+//! D01: a guest that uses an emulated card where a paravirtual one could be, or whose paravirtual
+//! card ringway does not serve.
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity, shell_word};
@@ -10,14 +11,15 @@ use ringway_evidence::facts;
 use ringway_evidence::parse::domains::Domains;
 use ringway_evidence::parse::libvirt::Guest;
 use ringway_evidence::parse::nic::NicCounters;
+use ringway_evidence::parse::ringway::{CONNECTED as SERVED, Vif, Vifs};
 use ringway_evidence::parse::xapi::Records;
 use ringway_evidence::parse::xenstore::Nodes;
-use ringway_evidence::{Gap, Quote, Text};
+use ringway_evidence::{Gap, Quote, Text, squeezed};
 
 pub(crate) const CHECK: Check = Check {
     id: "D01",
     slug: "emulated-card",
-    title: "no paravirtual driver",
+    title: "no paravirtual driver, or a vif that is not served",
     group: Group::Datapath,
     sources: &["throughput-guide:applies-to", "throughput-guide:no-pv-drivers"],
     explanation: include_str!("emulated_card.txt"),
@@ -34,6 +36,7 @@ facts! {
         store: Tried<VifStore>,
         domains: Tried<XenDomains>,
         xapi: Tried<XapiGuests>,
+        vifs: Tried<Span<Vifs>>,
     }
 }
 
@@ -53,6 +56,38 @@ const CONNECTED: &str = "4";
 const STORE: &str = "/local/domain/0/backend/vif";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
+    let cards = Verdicts::part(CHECK.absent, |out| emulated(facts, out));
+    let vifs = Verdicts::part("no vif of ringway has a fault", |out| {
+        let span = facts.vifs.get()?;
+        out.add(span.after.all.iter().filter_map(|vif| unserved(span, vif)));
+        Ok(())
+    });
+    out.both(cards, vifs, "interfaces of guests")
+}
+
+/// A vif that ringway does not serve as it should. Whether its guest wants it, ringway cannot know,
+/// so this is no problem yet; a vif that waits for a guest is fine.
+fn unserved(span: &Span<Vifs>, vif: &Vif) -> Option<Finding> {
+    let Vif { name, state, .. } = vif;
+    let error = squeezed(vif.error.as_ref()?);
+    let summary = match state.as_str() {
+        "" | SERVED => format!("the vif {name} has a fault: {error}"),
+        state => format!("the guest of {name} is not served ({state}): {error}"),
+    };
+    let text = format!("{name}: {state}: {error}");
+    let quote = Quote { file: span.text.origin().to_owned(), line: None, text };
+    let finding = Finding::new(Severity::Warning, name.clone(), summary)
+        .cause("Frames to and from it get lost until its guest connects again.")
+        .quote([quote])
+        .advise(Advice::by_hand(
+            "Correct what ringway names. Then let the guest connect again: load its driver again, \
+             or restart its machine.",
+            &[&format!("ringway vif show {}", shell_word(name))],
+        ));
+    Some(finding)
+}
+
+fn emulated(facts: &Facts, out: &mut Verdicts) -> Judged {
     match facts.kind.kind {
         Kind::KvmGuest | Kind::XenGuest | Kind::OtherGuest => inside(facts, out),
         Kind::KvmHost => kvm(facts, out),
@@ -213,4 +248,35 @@ fn tools_of(facts: &Facts, domain: &str) -> Option<Quote> {
     };
     let (_, line) = records.all.iter().find(is_it)?.get("PV-drivers-version")?;
     Some(text.quote(*line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    #[test]
+    fn a_vif_that_is_closed_with_an_error_is_found_on_any_host() {
+        let found = |state: &str, error: &str| {
+            let vifs = format!(
+                r#"[{{"name":"vm1","kind":"virtio","state":"{state}",{error}"max_queues":1,
+                "queues":[]}}]"#
+            );
+            let pieces = [
+                ("sample-1/monotonic", "1.0"),
+                ("sample-2/monotonic", "2.0"),
+                ("sample-1/commands/ringway_vif_list_--json", vifs.as_str()),
+                ("sample-2/commands/ringway_vif_list_--json", vifs.as_str()),
+                ("sample-2/proc/net/dev", "Inter-|\n face |bytes"),
+            ];
+            let own = |(path, text): (&str, &str)| (path.to_owned(), format!("{text}\n"));
+            CHECK.outcome(&Host::new(Source::Memory(pieces.map(own).into()))).0
+        };
+        let closed = found("Closed", r#""error":"slot 7 has 70000 bytes","#);
+        assert_eq!((closed.len(), closed[0].severity), (1, Severity::Warning), "{closed:#?}");
+        let said = "the guest of vm1 is not served (Closed): slot 7 has 70000 bytes";
+        assert_eq!(closed[0].summary, said);
+        assert_eq!((found("Waiting", ""), found("Connected", "")), (vec![], vec![]));
+    }
 }

@@ -88,15 +88,19 @@ enum Remedy {
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
+    let vifs = out.tried(&facts.vifs, "vifs of ringway");
     let mut limits = shaped(facts)?;
     limits.extend(rates(facts)?);
-    limits.extend(ringway::inspect(facts));
+    limits.extend(vifs.into_iter().flat_map(ringway::rates));
     let switched = switched(facts)?;
     let known: Vec<String> = switched.iter().map(|limit| limit.nic.clone()).collect();
     limits.extend(switched);
     let policed = police::inspect(facts, &known)?;
-    let count = limits.len() + policed.count;
-    out.add(policed.findings);
+    // Each vif of ringway has some, so they say nothing of what others have set.
+    let is_known = !limits.is_empty() || policed.count > 0;
+    let floods = vifs.map(ringway::drops).unwrap_or_default();
+    let count = limits.len() + policed.count + floods.count;
+    out.add(policed.findings.into_iter().chain(floods.findings));
     for limit in &limits {
         let moved = span
             .after
@@ -108,14 +112,18 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.add(reached(limit, moved.as_ref(), span));
         }
     }
+    // Where the disciplines are unknown, there may be one.
     if count == 0 {
-        // Where the disciplines are unknown, there may be one.
         facts.disciplines.get()?;
         out.well("no limit is configured that the doctor knows of", None);
-    } else {
-        let quote = limits.first().map(|limit| limit.quote.clone()).or(policed.quote);
-        out.well(format!("{count} limits are configured, and none is reached"), quote);
+        return Ok(());
     }
+    if !is_known {
+        out.tried(&facts.disciplines, "queueing disciplines");
+    }
+    let quote = limits.first().map(|limit| limit.quote.clone());
+    let quote = quote.or(policed.quote).or(floods.quote);
+    out.well(format!("{count} limits are configured, and none is reached"), quote);
     Ok(())
 }
 
@@ -444,16 +452,17 @@ mod tests {
         assert!(held[0].advice.iter().all(|advice| advice.commands.is_empty()), "{held:#?}");
     }
 
-    #[test]
-    fn a_limit_of_a_virtio_guest_without_an_interface_is_seen() {
+    /// The findings for a guest of ringway which sends a thousand frames a second, receives so
+    /// many bytes and has a rate of 1 Mbit/s for these; as many frames are dropped for a reason.
+    fn of_ringway(bytes: u64, reason: &str, drops: u64) -> Vec<Finding> {
         let mut pieces = Vec::new();
         for sample in [1_u64, 2] {
-            let (bytes, drops) = (125_000 * sample, 9000 * sample);
+            let (bytes, drops, frames) = (bytes * sample, drops * sample, 1000 * sample);
             let vifs = format!(
                 r#"[{{"name":"vm1","kind":"virtio","max_queues":1,"limits":{{"weight":1,"rate":null,
-                "rate_rx":{{"bytes":6250,"interval_us":50000}}}},"queues":[{{"index":0,
-                "tx_packets":0,"tx_bytes":0,"rx_packets":9,"rx_bytes":{bytes},
-                "dropped":{{"rate_limit":{drops}}}}}]}}]"#
+                "flood_frames_per_second":1000,"rate_rx":{{"bytes":6250,"interval_us":50000}}}},
+                "queues":[{{"index":0,"tx_packets":{frames},"tx_bytes":0,"rx_packets":9,
+                "rx_bytes":{bytes},"dropped":{{"{reason}":{drops}}}}}]}}]"#
             );
             let path = format!("sample-{sample}");
             pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
@@ -461,8 +470,32 @@ mod tests {
             pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
             pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), "[]\n".to_owned()));
         }
-        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
-        assert_eq!(found[0].severity, Severity::Warning, "{found:#?}");
+        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    #[test]
+    fn what_a_vif_may_not_flood_is_a_limit_of_it() {
+        let held = of_ringway(0, "flood_limit", 300);
+        assert_eq!((held.len(), held[0].severity), (1, Severity::Warning), "{held:#?}");
+        let said = "a limit of vm1 drops 300.0 frames a second: flood_limit 300";
+        assert_eq!(held[0].summary, said);
+        // A few of many, and a rate that is not reached.
+        for (reason, drops) in [("unknown_limit", 3), ("rate_limit", 9)] {
+            let few = of_ringway(9, reason, drops);
+            assert_eq!(few.len(), 1, "{few:#?}");
+            assert!(few[0].summary.contains(reason), "{few:#?}");
+        }
+        let few = of_ringway(0, "unknown_limit", 3);
+        let loss = Some("3.0 frames a second of vm1 die by its limit: unknown_limit 3");
+        assert_eq!((few[0].severity, few[0].loss.as_deref()), (Severity::Note, loss), "{few:#?}");
+        let none = of_ringway(0, "queue_full", 300);
+        assert_eq!(none[0].summary, "2 limits are configured, and none is reached", "{none:#?}");
+    }
+
+    #[test]
+    fn a_limit_of_a_virtio_guest_without_an_interface_is_seen() {
+        let found = of_ringway(125_000, "rate_limit", 9000);
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Warning), "{found:#?}");
         assert!(found[0].summary.starts_with("traffic to vm1 reaches"), "{found:#?}");
         assert!(found[0].evidence[0].text.contains("9000 frames dropped"), "{found:#?}");
     }

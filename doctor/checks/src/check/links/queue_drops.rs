@@ -1,4 +1,7 @@
-//! D38: interface queues drop packets although no limit was set.
+//! D38: interface queues drop packets although no limit was set, or ringway does at its vifs.
+
+#[path = "queue_drops/ringway.rs"]
+mod ringway;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
@@ -6,11 +9,12 @@ use ringway_evidence::fact::{Basis, Interfaces, QueueLengths, Span, Tried, float
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::qdisc::{Qdisc, Qdiscs};
+use ringway_evidence::parse::ringway::Vifs;
 
 pub(crate) const CHECK: Check = Check {
     id: "D38",
     slug: "queue-drops",
-    title: "the queue of an interface drops packets",
+    title: "the queue of an interface or vif drops packets",
     group: Group::Links,
     sources: &["man-tc:qdisc", "kernel-statistics:dropped", "man-netem:purpose"],
     explanation: include_str!("queue_drops.txt"),
@@ -24,6 +28,7 @@ facts! {
         qdiscs: Tried<Span<Qdiscs>>,
         nics: Interfaces,
         lengths: QueueLengths,
+        vifs: Tried<Span<Vifs>>,
     }
 }
 
@@ -51,7 +56,8 @@ const LENGTH_GOOD: u64 = 1000;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
-    if span.after.nics.keys().all(|nic| nic == "lo") {
+    let vifs = out.tried(&facts.vifs, "vifs of ringway");
+    if span.after.nics.keys().all(|nic| nic == "lo") && vifs.is_none() {
         return not_here(CHECK.absent);
     }
     let emulators = emulators(facts);
@@ -70,6 +76,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.add([device(facts, nic, moved.tx_dropped, moved.tx_packets, after.line)]);
         }
     }
+    out.add(vifs.into_iter().flat_map(ringway::inspect));
     out.well("queues of interfaces drop almost nothing", None);
     Ok(())
 }
@@ -268,6 +275,48 @@ mod tests {
         assert!(leaf[0].summary.contains("eth0 (pfifo) is full"), "{leaf:#?}");
         let calm = found_below(htb, r#"pfifo","parent":"1:10","x":""#, 0);
         assert_eq!(calm[0].severity, Severity::Ok, "{calm:#?}");
+    }
+
+    /// The findings for guests of ringway which got a thousand frames in a second and sent as many,
+    /// on a host without interfaces: the reason and number of what was dropped at each.
+    fn at_vifs(drops: &[(&str, &str, u64)]) -> Vec<Finding> {
+        let mut pieces = Vec::new();
+        for sample in [1_u64, 2] {
+            let frames = sample * 1000;
+            let vif = |(name, reason, drops): &(&str, &str, u64)| {
+                format!(
+                    r#"{{"name":"{name}","kind":"virtio","max_queues":1,"queues":[{{"index":0,
+                    "tx_packets":{frames},"tx_bytes":0,"rx_packets":{frames},"rx_bytes":0,
+                    "dropped":{{"{reason}":{}}}}}]}}"#,
+                    sample * drops
+                )
+            };
+            let vifs: Vec<String> = drops.iter().map(vif).collect();
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), DEV.to_owned()));
+            let list = format!("[{}]\n", vifs.join(","));
+            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), list));
+        }
+        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    #[test]
+    fn frames_that_ringway_drops_are_a_warning_or_in_the_verdict() {
+        let full = at_vifs(&[("vm1", "queue_full", 500), ("vm2", "queue_full", 0)]);
+        assert_eq!((full.len(), full[0].severity), (1, Severity::Warning), "{full:#?}");
+        assert_eq!(full[0].summary, "ringway drops 500 frames a second at vm1: queue_full");
+        assert_eq!(full[0].subject, "vm1");
+        // A queue that TCP fills, and what a rule drops: no fault, but it may be missed.
+        let few = at_vifs(&[("vm1", "queue_full", 3), ("vm2", "bad_source", 900)]);
+        assert_eq!((few.len(), few[0].severity), (1, Severity::Note), "{few:#?}");
+        let said = "903.0 frames a second die in ringway at 2 vifs, most at vm2: bad_source, \
+                    queue_full";
+        assert_eq!(few[0].loss.as_deref(), Some(said), "{few:#?}");
+        for (reason, drops) in [("queue_full", 0), ("mirror_lost", 900), ("flood_limit", 900)] {
+            let well = at_vifs(&[("vm1", reason, drops)]);
+            assert_eq!(well[0].severity, Severity::Ok, "{well:#?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! D06: one queue, or one backend thread, does the work of all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::check::{Check, Group, Judged, Verdicts, rule};
@@ -11,6 +11,7 @@ use ringway_evidence::fact::{
 use ringway_evidence::facts;
 use ringway_evidence::parse::ethtool::{Statistics, queue_counter};
 use ringway_evidence::parse::qdisc::Qdiscs;
+use ringway_evidence::parse::ringway::{Queue, Vif, Vifs};
 use ringway_evidence::parse::sockets::{Socket, Sockets};
 use ringway_evidence::parse::threads::Threads;
 use ringway_evidence::{Gap, Quote};
@@ -43,6 +44,7 @@ facts! {
         threads: Tried<Span<Threads>>,
         connections: Tried<Connections>,
         sampled: Tried<Span<Sockets>>,
+        vifs: Tried<Span<Vifs>>,
     }
 }
 
@@ -66,24 +68,33 @@ struct Loads {
 }
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    let mut judged = 0;
+    let mut judged = BTreeSet::new();
     for nic in facts.nics.names() {
         let role = facts.nics.role(&nic);
         if role == NicRole::Software {
             continue;
         }
         for loads in loads(facts, &nic)? {
-            judged += 1;
+            judged.insert(nic.clone());
             out.add(uneven(facts, &nic, role, &loads));
         }
     }
-    if let Some(finding) = threads(facts)? {
-        out.add([finding]);
-        judged += 1;
+    if let Some(span) = out.tried(&facts.vifs, "vifs of ringway") {
+        let mut own = Vec::new();
+        // One on a bridge may have an interface of its name, with the same queues.
+        for vif in span.after.all.iter().filter(|vif| !judged.contains(&vif.name)) {
+            for loads in by_ringway(span, vif) {
+                own.push(vif.name.clone());
+                out.add(uneven(facts, &vif.name, NicRole::Backend, &loads));
+            }
+        }
+        judged.extend(own);
     }
-    if judged > 0 {
+    let found = threads(facts)?;
+    if !judged.is_empty() || found.is_some() {
         out.well("queues are loaded evenly or very little", None);
     }
+    out.add(found);
     Ok(())
 }
 
@@ -138,15 +149,38 @@ fn by_mq(span: &Span<Qdiscs>, nic: &str) -> Option<Loads> {
         Some((*queue, bytes.saturating_sub(span.past(before.get(queue))?)))
     };
     let bytes: BTreeMap<usize, u64> = after.iter().filter_map(since).collect();
+    (!bytes.is_empty()).then(|| listed(span, "transmit", bytes, ""))
+}
+
+/// Both directions of a vif of ringway, by the guest's names, if it has several queues.
+fn by_ringway(span: &Span<Vifs>, vif: &Vif) -> Vec<Loads> {
+    let name = format!("{}: ", vif.name);
+    let loads = |direction, count: fn(&Queue) -> u64| {
+        let since = |queue: &Queue| {
+            let before = span.before.queue(&vif.name, queue.index).map(count);
+            Some((queue.index, count(queue).saturating_sub(span.past(before.as_ref())?)))
+        };
+        listed(span, direction, vif.queues.iter().filter_map(since).collect(), &name)
+    };
+    let mut both = vec![
+        loads("guest transmits", |queue| queue.tx_bytes),
+        loads("guest receives", |queue| queue.rx_bytes),
+    ];
+    both.retain(|loads| loads.bytes.len() > 1);
+    both
+}
+
+/// Loads of queues that a tool prints with much else.
+fn listed<T>(
+    span: &Span<T>,
+    direction: &'static str,
+    bytes: BTreeMap<usize, u64>,
+    of: &str,
+) -> Loads {
     let list = |(queue, bytes): (&usize, &u64)| format!("queue {queue}: {bytes} bytes");
-    let text = bytes.iter().map(list).collect::<Vec<_>>().join(", ");
+    let text = of.to_owned() + &bytes.iter().map(list).collect::<Vec<_>>().join(", ");
     let quote = Quote { file: span.text.origin().to_owned(), line: None, text };
-    (!bytes.is_empty()).then(|| Loads {
-        direction: "transmit",
-        bytes,
-        seconds: span.seconds,
-        quotes: vec![quote],
-    })
+    Loads { direction, bytes, seconds: span.seconds, quotes: vec![quote] }
 }
 
 fn uneven(facts: &Facts, nic: &str, role: NicRole, loads: &Loads) -> Option<Finding> {
@@ -314,9 +348,41 @@ fn count(number: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
 
     fn of(sizes: &[f64]) -> Flows {
         Flows::of(sizes).expect("some")
+    }
+
+    #[test]
+    fn queues_of_a_vif_of_ringway_are_judged() {
+        let severity = |second: u64| {
+            let mut pieces = Vec::new();
+            for sample in [1_u64, 2] {
+                let queue = |(index, bytes): (u32, u64)| {
+                    format!(
+                        r#"{{"index":{index},"tx_packets":1,"tx_bytes":{},"rx_packets":1,
+                        "rx_bytes":9}}"#,
+                        bytes * sample
+                    )
+                };
+                let queues = [(0, 9_000_000), (1, second)].map(queue).join(",");
+                let vifs = format!(
+                    r#"[{{"name":"vm1","kind":"virtio","max_queues":2,"queues":[{queues}]}}]"#
+                );
+                let path = format!("sample-{sample}");
+                pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+                pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
+            }
+            let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+            assert_eq!(found.len(), 1, "{found:#?}");
+            (found[0].severity, found[0].summary.clone())
+        };
+        let (found, said) = severity(90_000);
+        assert_eq!(found, Severity::Warning);
+        assert_eq!(said, "queue 0 of vm1 carries 2.0 times the mean of 2 (guest transmits)");
+        assert_eq!(severity(8_000_000).0, Severity::Ok);
     }
 
     #[test]
