@@ -105,6 +105,11 @@ const VIF_DROPS: Family = counter(
     "ringway_doctor_vif_drops_total",
     "Frames that ringway dropped at a vif, by its reasons.",
 );
+const VIF_LIMIT: Family = gauge(
+    "ringway_doctor_vif_limit",
+    "A limit of a vif of ringway, by its name in `ringway vif set`: frames a second if it ends in \
+     -rate, else bits a second. There is no series where there is no limit.",
+);
 const VIF_RESTARTS: Family = counter(
     "ringway_doctor_vif_restarts_total",
     "How often the process that serves a vif of ringway was replaced since the vif was made.",
@@ -213,6 +218,9 @@ impl Page {
                 let is_connected = f64::from(u8::from(vif.state == CONNECTED));
                 self.add(VIF_CONNECTED, &[("interface", &vif.name)], is_connected);
                 self.add(VIF_RESTARTS, &[("interface", &vif.name)], float(vif.restarts));
+            }
+            for (limit, most) in vif.limits.named() {
+                self.add(VIF_LIMIT, &[("interface", &vif.name), ("limit", limit)], most);
             }
             self.drops(vif);
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -330,7 +338,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for rules and dashboards.
-pub fn names() -> [&'static str; 21] {
+pub fn names() -> [&'static str; 22] {
     [
         INFO,
         WORST,
@@ -343,6 +351,7 @@ pub fn names() -> [&'static str; 21] {
         VIF_BYTES,
         VIF_PACKETS,
         VIF_DROPS,
+        VIF_LIMIT,
         VIF_RESTARTS,
         REFUSED,
         NIC_BYTES,
@@ -414,6 +423,8 @@ mod tests {
                 format!(
                     "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\
                      \"state\":\"{state}\",\"version\":\"7\",\"restarts\":2,\
+                     \"limits\":{{\"rate\":{{\"bytes\":1250,\"interval_us\":1000}},\
+                     \"broadcast\":{{\"frames_per_second\":50}}}},\
                      \"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
                 )
             };
@@ -448,6 +459,8 @@ mod tests {
             "ringway_doctor_vif_packets_total{interface=\"vm1\",queue=\"0\",direction=\"rx\"} 5",
             "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"queue_full\"} 0",
             "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"rate_limit\"} 6",
+            "ringway_doctor_vif_limit{interface=\"vm1\",limit=\"rate\"} 10000000",
+            "ringway_doctor_vif_limit{interface=\"vif1.0\",limit=\"broadcast-rate\"} 50",
             "ringway_doctor_description_refused 1",
         ] {
             assert!(text.contains(line), "no {line} in\n{text}");
