@@ -74,7 +74,7 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     // Something passed, if only to make the connection: the first octet is its beginning's.
     let has_passed = socket.more.bytes_received > 0 || socket.more.bytes_acked > 1;
     let has_carried = carried_full_segments(socket);
-    if !has_passed || socket.mss < LONG || has_carried {
+    if !has_passed || socket.mss < LONG || has_carried || waits_in_short_ones(socket) {
         let before = match has_carried {
             true => "Segments as long as these have been acknowledged, so the path carried them. ",
             false => "",
@@ -127,6 +127,15 @@ fn carried_full_segments(socket: &Socket) -> bool {
     data_segs_out > 0 && bytes_acked.saturating_mul(2) > acked.max(1).saturating_mul(socket.mss)
 }
 
+/// Whether what is on its way is shorter than what a path may drop for its length: a message longer
+/// than a segment makes full ones and a shorter last one. If the bytes are unknown, it is not.
+fn waits_in_short_ones(socket: &Socket) -> bool {
+    let waiting = socket.more.send_queue;
+    let sent = waiting.saturating_sub(socket.notsent_bytes);
+    let is_short = sent.saturating_mul(2) <= socket.unacked.saturating_mul(socket.mss);
+    waiting > 0 && (sent < LONG || is_short)
+}
+
 /// How long it has waited, how much waits, and how long it is until the next try.
 fn waited(socket: &Socket) -> String {
     let More { last_ack_recv, rto, send_queue, .. } = socket.more;
@@ -150,12 +159,16 @@ mod tests {
 
     /// What is said of a connection with these bytes and segments, of which 10 are on their way.
     fn said(bytes_acked: u64, segments: u64) -> Finding {
+        of(&format!("unacked=10 bytes_acked={bytes_acked} data_segs_out={segments}"))
+    }
+
+    /// What is said of a connection with segments of 1448 bytes at most, and these fields.
+    fn of(fields: &str) -> Finding {
         let row = |retransmits: u64, resent: u64| {
             format!(
                 "connections: 1 of 1\n10.0.0.1:5001 10.0.0.2:4000 cubic \
-                 retransmits={retransmits} rto=800000 snd_mss=1448 unacked=10 \
-                 total_retrans={resent} last_ack_recv=9000 bytes_acked={bytes_acked} \
-                 data_segs_out={segments}\n"
+                 retransmits={retransmits} rto=800000 snd_mss=1448 total_retrans={resent} \
+                 last_ack_recv=9000 {fields}\n"
             )
         };
         let pieces = [
@@ -183,5 +196,18 @@ mod tests {
             assert!(hole.cause.contains("a hop drops packets of this length"), "{hole:#?}");
             assert_eq!(hole.advice[1].commands, ["sysctl -w net.ipv4.tcp_mtu_probing=1"]);
         }
+    }
+
+    #[test]
+    fn short_packets_that_get_no_reply_are_no_matter_of_length() {
+        let session = "bytes_acked=48000 bytes_received=3000 data_segs_out=600";
+        let is_hole = |unacked: u64, waiting: u64, unsent: u64| {
+            let waits = format!("unacked={unacked} send_queue={waiting} notsent_bytes={unsent}");
+            !of(&format!("{session} {waits}")).advice.iter().all(|one| one.changes.is_empty())
+        };
+        // Keys that are pressed after the other end has gone, and many of them.
+        assert!(!is_hole(2, 120, 0) && !is_hole(40, 2400, 0));
+        // A request that makes one full segment, and the beginning of a transfer.
+        assert!(is_hole(2, 1600, 0) && is_hole(12, 79_640, 62_264));
     }
 }
