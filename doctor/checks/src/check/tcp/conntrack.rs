@@ -36,8 +36,13 @@ const NEARLY: f64 = 0.8;
 const CLASHES_MIN: f64 = 1.0;
 /// The first kernel that settles a race where it can; before, the later packet was always dropped.
 const SETTLED_SINCE: (u32, u32) = (4, 7);
+/// Part of the ports of a range from which the kernel may find no free one: it tries at most 128 in
+/// a row from one place, then 64 from another, and so on.
+const USED_UP: f64 = 0.95;
 /// Ports that are used densely: fewer may be neighbours by chance.
 const PORTS_MIN: u64 = 16;
+/// That many are enough if no packet found a port.
+const PORTS_FEW: u64 = 4;
 const KNOB: &str = "net.netfilter.nf_conntrack_max";
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
@@ -202,17 +207,25 @@ impl Lost {
             Err(Gap::Missing { .. }) => return Ok(None),
             ports => ports?,
         };
+        let range = |one: &Translation| one.last.saturating_sub(one.first).saturating_add(1);
+        // A race is mostly resolved, and loses few packets.
+        let is_all_lost = self.dropped >= self.clashed;
         let is_full = |one: &&Translation| {
-            one.count >= PORTS_MIN
-                && one.count >= one.last.saturating_sub(one.first).saturating_add(1)
+            let least = if is_all_lost { PORTS_FEW } else { PORTS_MIN };
+            one.count >= least && share(one.count, range(one)) >= USED_UP
         };
         let Some(one) = translations.all.iter().find(is_full) else { return Ok(None) };
         let Translation { source, destination, first, last, count, line, .. } = one;
+        let used = match range(one) {
+            all if *count < all => format!("{count} of {all}"),
+            _ => format!("all {count}"),
+        };
         let summary = format!(
-            "{} packets were dropped: the NAT to {source} uses all {count} ports from {first} to \
-             {last} for {destination}",
+            "{} packets were dropped: the NAT to {source} uses {used} ports from {first} to {last} \
+             for {destination}",
             self.clashed.max(self.dropped)
         );
+        let is_sure = *count >= PORTS_MIN;
         let finding = Finding::new(Severity::Problem, destination.clone(), summary)
             .cause(
                 "Each translated connection to a destination needs a port of its own. None is \
@@ -220,11 +233,59 @@ impl Lost {
             )
             .quote([text.quote(*line)])
             .quote(self.quote.clone())
+            .confidence(if is_sure { Confidence::High } else { Confidence::Medium })
             .advise(Advice::by_hand(
                 "Let the rule translate to more ports or to several addresses, let clients keep \
                  connections instead of opening new ones, or find the client that opens so many.",
                 &[],
             ));
         Ok(Some(finding))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    /// What is found where 50 entries could not be inserted in a second and as many packets as
+    /// given were dropped, while a NAT used these ports.
+    fn found(dropped: u32, translation: &str) -> Finding {
+        let stat = |failed: u32, dropped: u32| {
+            format!("insert_failed drop early_drop\n{failed:08x} {dropped:08x} 00000000\n")
+        };
+        let pieces = [
+            ("netlink/translations", format!("translations: 1\n{translation}\n")),
+            ("proc/sys/net/netfilter/nf_conntrack_max", "262144\n".to_owned()),
+            ("sample-1/monotonic", "1.0\n".to_owned()),
+            ("sample-2/monotonic", "2.0\n".to_owned()),
+            ("sample-2/proc/sys/net/netfilter/nf_conntrack_count", "9\n".to_owned()),
+            ("sample-1/proc/net/stat/nf_conntrack", stat(0, 0)),
+            ("sample-2/proc/net/stat/nf_conntrack", stat(50, dropped)),
+        ];
+        let own = |(path, text): (&str, String)| (path.to_owned(), text);
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
+        found.into_iter().next().expect("entries were lost")
+    }
+
+    #[test]
+    fn a_nat_without_free_ports_is_no_race_whatever_its_range() {
+        for (ports, said) in [
+            ("63900 1024 65535", "uses 63900 of 64512 ports from 1024 to 65535"),
+            ("8 61000 61007", "uses all 8 ports from 61000 to 61007"),
+        ] {
+            let full = found(50, &format!("6 198.51.100.1 192.0.2.9:443 {ports}"));
+            assert_eq!(full.severity, Severity::Problem, "{full:#?}");
+            assert!(full.summary.contains(said), "{full:#?}");
+        }
+        // Much of a range, neighbours while most races are resolved, and a single connection.
+        for (dropped, ports) in
+            [(50, "40000 1024 65535"), (5, "8 61000 61007"), (50, "1 61000 61000")]
+        {
+            let race = found(dropped, &format!("17 198.51.100.1 192.0.2.9:53 {ports}"));
+            assert_eq!(race.severity, Severity::Warning, "{race:#?}");
+            assert!(race.summary.contains("another packet had inserted"), "{race:#?}");
+        }
     }
 }
