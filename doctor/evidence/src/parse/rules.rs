@@ -15,6 +15,8 @@ pub struct Rules {
     pub dropping: BTreeMap<String, Dropping>,
     /// Those that drop and do not count, with their lines.
     pub uncounted: BTreeMap<String, usize>,
+    /// While a chain is read, its rules behind the last that lets anything pass: all of them drop.
+    rows: BTreeMap<String, Vec<String>>,
 }
 
 /// A list of rules.
@@ -39,8 +41,8 @@ pub struct Chain {
 pub struct Dropping {
     /// Packets so far.
     pub packets: u64,
-    /// Whether it takes what is left over: a policy, or a rule for all packets of its chain or of
-    /// an interface.
+    /// Whether it takes what is left over: a policy, a rule for all packets of its chain or of an
+    /// interface, or one of several that drop before these and let nothing pass.
     pub is_default: bool,
     /// Its line in the output.
     pub line: usize,
@@ -50,6 +52,11 @@ const VERDICTS: [&str; 2] = ["drop", "reject"];
 const JUMPS: [&str; 2] = ["jump", "goto"];
 /// Words before the name of an interface, in rules of `nft` and of `iptables`.
 const INTERFACES: [&str; 6] = ["iif", "iifname", "oif", "oifname", "-i", "-o"];
+/// Words by which a rule of `nft` may let a packet pass, or another chain decide.
+const PASSES: [&str; 6] = ["accept", "goto", "jump", "queue", "return", "vmap"];
+/// Settings of a log of `nft` that have one word each, and targets of `iptables` that only log.
+const LOGGED: [&str; 5] = ["flags", "group", "level", "queue-threshold", "snaplen"];
+const LOGS: [&str; 2] = ["LOG", "NFLOG"];
 
 impl Counters for Rules {
     fn parse(text: &Text) -> Result<Rules, Gap> {
@@ -62,6 +69,11 @@ impl Counters for Rules {
         } else {
             rules.listed(text)?;
         }
+        let policies = rules.chains.iter().filter(|(_, chain)| chain.has_drop_policy);
+        for chain in policies.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            rules.end(&chain);
+        }
+        rules.rows.clear();
         Ok(rules)
     }
 }
@@ -134,23 +146,30 @@ impl Rules {
     }
 
     fn rule(&mut self, chain: &str, words: &[&str], line: usize, counted: Option<(usize, u64)>) {
+        if words.iter().any(|word| PASSES.contains(word)) {
+            self.rows.remove(chain);
+        }
         if !is_dropping(words) {
             return;
         }
         // A counter in front of a map counts all its packets, not only those that it drops.
         let Some((at, packets)) = counted.filter(|_| !words.contains(&"vmap")) else {
             self.uncounted.insert(format!("{chain}: {}", words.join(" ")), line);
+            if takes_all(words) && !has_interface(words) {
+                self.end(chain);
+            }
             return;
         };
         let plain =
             [words.get(..at).unwrap_or_default(), words.get(at + 5..).unwrap_or_default()].concat();
         let rule = format!("{chain}: {}", plain.join(" "));
         let is_default = takes_all(&plain);
-        if is_default && !plain.iter().any(|word| INTERFACES.contains(word)) {
+        let is_end = is_default && !has_interface(&plain);
+        if is_end {
             // Nothing reaches the policy behind it.
             self.uncounted.remove(&format!("{chain}: policy drop"));
         }
-        self.add(rule, Dropping { packets, line, is_default });
+        self.add_to(chain, rule, Dropping { packets, line, is_default }, is_end);
     }
 
     /// Parses the output of `iptables-save -c`.
@@ -187,10 +206,14 @@ impl Rules {
                             self.jump(to, counted(count));
                         }
                     }
-                    let is_dropping = rest.windows(2).any(|two| two[0] == "-j" && drops(two[1]));
+                    let target = rest.windows(2).find(|two| ["-j", "-g"].contains(&two[0]));
+                    let target = target.map(|two| two[1]);
+                    self.passes(&chain, target);
+                    let is_dropping = target.is_some_and(drops);
                     if let Some(packets) = counted(count).filter(|_| is_dropping) {
                         let one = Dropping { packets, line, is_default: takes_all(rest) };
-                        self.add(format!("{chain}: {}", rest.join(" ")), one);
+                        let rule = format!("{chain}: {}", rest.join(" "));
+                        self.add_to(&chain, rule, one, one.is_default && !has_interface(rest));
                     }
                 }
                 _ => {}
@@ -231,10 +254,13 @@ impl Rules {
                     self.chains.entry(chain.clone()).or_default().rules += 1;
                     // A rule without a target has one column less.
                     let target = rest.first().filter(|_| rest.get(2).is_some_and(is_option));
+                    self.passes(&chain, target.copied());
                     match target {
                         Some(target) if drops(target) => {
                             let one = Dropping { packets, line, is_default: shows_all(rest) };
-                            self.add(format!("{chain}: {}", rest.join(" ")), one);
+                            let is_end = one.is_default && rest[3..5] == ["*", "*"];
+                            let rule = format!("{chain}: {}", rest.join(" "));
+                            self.add_to(&chain, rule, one, is_end);
                         }
                         Some(target) => {
                             let to = format!("filter {target}");
@@ -251,6 +277,29 @@ impl Rules {
             }
         }
         Ok(())
+    }
+
+    /// Adds a rule of a chain, behind which nothing else decides if it is the end.
+    fn add_to(&mut self, chain: &str, rule: String, one: Dropping, is_end: bool) {
+        self.rows.entry(chain.to_owned()).or_default().push(rule.clone());
+        self.add(rule, one);
+        if is_end {
+            self.end(chain);
+        }
+    }
+
+    /// Ends a row of rules that drop if this target of `iptables` may let a packet pass.
+    fn passes(&mut self, chain: &str, target: Option<&str>) {
+        if target.is_some_and(|target| !drops(target) && !LOGS.contains(&target)) {
+            self.rows.remove(chain);
+        }
+    }
+
+    /// What these rules drop would be dropped without them, too.
+    fn end(&mut self, chain: &str) {
+        for rule in self.rows.remove(chain).unwrap_or_default() {
+            self.dropping.entry(rule).and_modify(|one| one.is_default = true);
+        }
     }
 
     /// Adds a rule; rules with the same text are counted together.
@@ -285,31 +334,36 @@ fn rounded(word: &str) -> Option<u64> {
     word.strip_suffix(last)?.parse::<u64>().ok()?.checked_mul(times)
 }
 
-/// Whether nothing but an interface or a comment stands before the verdict of a rule, as `nft` and
-/// `iptables-save` print it.
+/// Whether nothing but an interface, a log or a comment stands before the verdict of a rule, as
+/// `nft` and `iptables-save` print it.
 fn takes_all(rule: &[&str]) -> bool {
     let mut words = rule.iter().copied();
     while let Some(word) = words.next() {
         match word {
             "-j" => return true,
             verdict if VERDICTS.contains(&verdict) => return true,
-            name if INTERFACES.contains(&name) => drop(words.next()),
-            "log" | "-m" => match words.next() {
-                Some("prefix" | "comment") => {
-                    // As far as the end of what stands in quotes, or the only word.
-                    let mut text = words.by_ref().skip_while(|word| *word == "--comment");
-                    let first = text.next().unwrap_or_default();
-                    if first.matches('"').count() == 1 {
-                        text.find(|word| word.ends_with('"'));
-                    }
-                }
-                Some(verdict) if VERDICTS.contains(&verdict) => return true,
-                _ => return false,
-            },
+            name if INTERFACES.contains(&name) || LOGGED.contains(&name) => drop(words.next()),
+            "log" => {}
+            "prefix" => skip_text(&mut words),
+            "-m" if words.next() == Some("comment") => skip_text(&mut words),
             _ => return false,
         }
     }
     false
+}
+
+/// Skips what stands in quotes, or the only word.
+fn skip_text<'a>(words: &mut impl Iterator<Item = &'a str>) {
+    let mut text = words.skip_while(|word| *word == "--comment");
+    let first = text.next().unwrap_or_default();
+    if first.matches('"').count() == 1 {
+        text.find(|word| word.ends_with('"'));
+    }
+}
+
+/// Whether a rule of `nft` or `iptables-save` is for the packets of an interface.
+fn has_interface(rule: &[&str]) -> bool {
+    rule.iter().any(|word| INTERFACES.contains(word))
 }
 
 /// Whether a rule of `iptables -vnL` takes all packets, perhaps of an interface: only a comment,
@@ -372,12 +426,44 @@ mod tests {
         let default = |read: &Rules| -> Vec<bool> {
             read.dropping.values().map(|one| one.is_default).collect()
         };
-        assert_eq!(default(&read), [true, false], "{read:?}");
+        assert_eq!(default(&read), [true, true], "{read:?}");
         let text = "*filter\n:INPUT DROP [5:300]\n[1:1] -A INPUT -i a -m comment --comment \"at \
                     last\" -j DROP\n[1:1] -A INPUT -j REJECT --reject-with x\n[1:1] -A INPUT -p \
                     tcp -j DROP\n[1:1] -A INPUT -m limit --limit 5/min -j DROP\nCOMMIT\n";
         let read = Rules::parse(&Text::new("iptables-save", text)).expect("sound");
-        assert_eq!(default(&read), [true, true, false, false, true], "{read:?}");
+        assert_eq!(default(&read), [true; 5], "{read:?}");
+        let open = Text::new("iptables-save", text.replace("INPUT DROP", "INPUT ACCEPT"));
+        let read = Rules::parse(&open).expect("sound");
+        assert_eq!(default(&read), [true, true, false, false], "{read:?}");
+    }
+
+    #[test]
+    fn a_row_of_drops_at_the_end_of_a_chain_is_its_default() {
+        let default = |text: &str| -> Vec<String> {
+            let read = Rules::parse(&Text::new("rules", text)).expect("sound");
+            let rules = read.dropping.iter().filter(|(_, one)| one.is_default);
+            rules.map(|(rule, _)| rule.split_once(": ").expect("a chain").1.to_owned()).collect()
+        };
+        let text = "*filter\n:INPUT ACCEPT [5:300]\n[1:1] -A INPUT -p tcp --dport 25 -j DROP\n\
+                    [9:9] -A INPUT -p tcp --dport 22 -j ACCEPT\n[1:1] -A INPUT -p tcp -j REJECT \
+                    --reject-with tcp-reset\n[1:1] -A INPUT -j LOG\n[1:1] -A INPUT -p udp -j \
+                    REJECT\n[1:1] -A INPUT -j REJECT\nCOMMIT\n";
+        let row = ["-j REJECT", "-p tcp -j REJECT --reject-with tcp-reset", "-p udp -j REJECT"];
+        assert_eq!(default(text), row);
+        // Others may still get in behind them.
+        let open = text.replace("[1:1] -A INPUT -j REJECT\n", "");
+        assert!(default(&open).is_empty());
+        assert_eq!(default(&open.replace("INPUT ACCEPT [5", "INPUT DROP [5")).len(), 3);
+        let nft = "table inet t {\n\tchain c {\n\t\ttype filter hook input priority 0; policy \
+                   accept;\n\t\ttcp dport 25 counter packets 1 bytes 1 drop\n\t\ttcp dport 22 \
+                   accept\n\t\ttcp dport 7 counter packets 1 bytes 1 reject\n\t\tcounter packets \
+                   5 bytes 1 log prefix \"no \" level info flags all drop\n\t}\n}\n";
+        let row = ["log prefix \"no \" level info flags all drop", "tcp dport 7 reject"];
+        assert_eq!(default(nft), row);
+        let shown = "Chain INPUT (policy DROP 5 packets, 300 bytes)\n \
+                     1 1 ACCEPT tcp -- * * 0.0.0.0/0 0.0.0.0/0 tcp dpt:22\n \
+                     1 1 REJECT tcp -- * * 0.0.0.0/0 0.0.0.0/0 reject-with tcp-reset\n";
+        assert_eq!(default(shown).len(), 2);
     }
 
     #[test]
