@@ -28,6 +28,9 @@ pub struct Chain {
     pub hook: Option<String>,
     /// Whether it drops what none of its rules decides.
     pub has_drop_policy: bool,
+    /// The line of what drops all that no rule before it allows: that policy, or a rule for all
+    /// packets.
+    pub drops_rest: Option<usize>,
     /// Rules that send packets to it.
     pub jumps: u64,
     /// Packets that those with a counter have sent.
@@ -69,11 +72,12 @@ impl Counters for Rules {
         } else {
             rules.listed(text)?;
         }
-        let policies = rules.chains.iter().filter(|(_, chain)| chain.has_drop_policy);
-        for chain in policies.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
-            rules.end(&chain);
+        // Whatever their rules leave over is dropped.
+        for (chain, row) in std::mem::take(&mut rules.rows) {
+            if rules.chains.get(&chain).is_some_and(|chain| chain.has_drop_policy) {
+                rules.are_default(row);
+            }
         }
-        rules.rows.clear();
         Ok(rules)
     }
 }
@@ -117,6 +121,7 @@ impl Rules {
             own.hook = Some((*hook).to_owned());
             own.has_drop_policy = words.windows(2).any(|two| two == ["policy", "drop;"]);
             if own.has_drop_policy {
+                own.drops_rest = Some(line);
                 self.uncounted.insert(format!("{chain}: policy drop"), line);
             }
             return;
@@ -156,7 +161,7 @@ impl Rules {
         let Some((at, packets)) = counted.filter(|_| !words.contains(&"vmap")) else {
             self.uncounted.insert(format!("{chain}: {}", words.join(" ")), line);
             if takes_all(words) && !has_interface(words) {
-                self.end(chain);
+                self.end(chain, line);
             }
             return;
         };
@@ -196,6 +201,7 @@ impl Rules {
                     let hook = (*policy != "-").then(|| name[1..].to_lowercase());
                     let chain = self.chains.entry(chain).or_default();
                     (chain.hook, chain.has_drop_policy) = (hook, has_drop_policy);
+                    chain.drops_rest = has_drop_policy.then_some(line);
                 }
                 [count, "-A", name, rest @ ..] => {
                     let chain = format!("{table} {name}");
@@ -238,7 +244,8 @@ impl Rules {
                     if let ["(policy", policy, packets, "packets,", ..] = rest {
                         own.hook = Some(name.to_lowercase());
                         own.has_drop_policy = *policy == "DROP";
-                        if *policy == "DROP" {
+                        own.drops_rest = own.has_drop_policy.then_some(line);
+                        if own.has_drop_policy {
                             let packets = number(packets)?;
                             let policy = Dropping { packets, line, is_default: true };
                             self.add(format!("{full}: policy drop"), policy);
@@ -284,7 +291,7 @@ impl Rules {
         self.rows.entry(chain.to_owned()).or_default().push(rule.clone());
         self.add(rule, one);
         if is_end {
-            self.end(chain);
+            self.end(chain, one.line);
         }
     }
 
@@ -295,9 +302,16 @@ impl Rules {
         }
     }
 
+    /// Ends what a chain allows with a rule for all packets.
+    fn end(&mut self, chain: &str, line: usize) {
+        self.chains.entry(chain.to_owned()).or_default().drops_rest = Some(line);
+        let row = self.rows.remove(chain).unwrap_or_default();
+        self.are_default(row);
+    }
+
     /// What these rules drop would be dropped without them, too.
-    fn end(&mut self, chain: &str) {
-        for rule in self.rows.remove(chain).unwrap_or_default() {
+    fn are_default(&mut self, rules: Vec<String>) {
+        for rule in rules {
             self.dropping.entry(rule).and_modify(|one| one.is_default = true);
         }
     }

@@ -49,6 +49,8 @@ const SWITCHES: [(&str, &str); 2] = [
     ("net.bridge.bridge-nf-call-iptables", "nf_call_iptables"),
     ("net.bridge.bridge-nf-call-ip6tables", "nf_call_ip6tables"),
 ];
+/// The beginning of the names of chains for bridged frames.
+const OF_BRIDGES: &str = "bridge ";
 /// Parts of the names of chains that programs for containers make.
 const CONTAINERS: [&str; 6] = ["DOCKER", "KUBE-", "CNI-", "FLANNEL", "NETAVARK", "cali-"];
 
@@ -234,38 +236,43 @@ fn floods(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
 fn dropped(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
     let Through { forwarded, delivered, rate, .. } = *through;
     let lost = share(forwarded.saturating_sub(delivered), forwarded);
-    let switches = switched_on(facts, nic);
-    let mut rules = facts.rules.ok().into_iter().chain(&facts.legacy.0);
-    let policy = rules.find_map(|span| {
-        let is_it =
-            |chain: &Chain| chain.has_drop_policy && chain.hook.as_deref() == Some("forward");
-        let (name, _) = span.after.chains.iter().find(|(_, chain)| is_it(chain))?;
-        Some((span, name))
-    });
-    let (span, chain) = policy.filter(|_| !switches.is_empty())?;
     if rate < FORWARDED_MIN || lost < LOST {
         return None;
     }
+    let switches = switched_on(facts, nic);
+    let mut rules = facts.rules.ok().into_iter().chain(&facts.legacy.0);
+    let (span, name, chain) = rules.find_map(|span| {
+        let is_it = |name: &str, chain: &Chain| {
+            let is_hook = chain.hook.as_deref() == Some("forward");
+            is_hook && chain.drops_rest.is_some() && sees(span, name, &switches)
+        };
+        let (name, chain) = span.after.chains.iter().find(|(name, chain)| is_it(name, chain))?;
+        Some((span, name, chain))
+    })?;
     let rate = rate * lost;
+    let what = if chain.has_drop_policy { "policy" } else { "last rule" };
+    let is_of_bridges = name.starts_with(OF_BRIDGES);
     let summary = format!(
-        "about {rate:.0} packets a second between ports of {nic} do not arrive, and the policy of \
-         {chain} drops"
+        "about {rate:.0} packets a second between ports of {nic} do not arrive, and the {what} of \
+         {name} drops"
     );
-    let is_policy = |line: &str| line.contains("policy drop") || line.contains(" DROP ");
+    let finding = Finding::new(Severity::Note, nic, summary)
+        .loses(format!(
+            "about {rate:.0} packets a second between ports of {nic} die in the {what} of {name}"
+        ))
+        .quote(switches.iter().flatten().filter(|_| !is_of_bridges).map(|text| text.quote(1)))
+        .quote(chain.drops_rest.map(|line| span.text.quote(line)))
+        .confidence(Confidence::Medium);
+    if is_of_bridges {
+        return Some(finding.cause("No rule of this table for bridged frames allows these."));
+    }
     Some(
-        Finding::new(Severity::Note, nic, summary)
-            .loses(format!(
-                "about {rate:.0} packets a second between ports of {nic} die in the policy of \
-                 {chain}"
-            ))
+        finding
             .cause(
                 "br_netfilter passes bridged frames to the IP rules, where no rule allows these. \
                  Programs for containers set that policy, and guests on the same bridge get no \
                  rule of theirs.",
             )
-            .quote(switches.iter().map(|text| text.quote(1)))
-            .quote(span.text.quote_where(is_policy))
-            .confidence(Confidence::Medium)
             .advise(Advice::by_hand(
                 "If they are meant to pass, allow frames of this bridge in the forward chain, for \
                  containers in that for users (DOCKER-USER).",
@@ -274,14 +281,27 @@ fn dropped(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
     )
 }
 
-/// The switches that pass frames of a bridge to the rules of IPv4 or IPv6.
-fn switched_on(facts: &Facts, nic: &str) -> Vec<Text> {
+/// Whether a chain sees bridged frames: those of the table for bridges always, others if a switch
+/// is on for IPv4 or IPv6.
+fn sees(span: &Span<Rules>, chain: &str, [ipv4, ipv6]: &[Option<Text>; 2]) -> bool {
+    match chain.split(' ').next() {
+        Some("bridge") => true,
+        Some("inet") => ipv4.is_some() || ipv6.is_some(),
+        Some("ip6") => ipv6.is_some(),
+        Some("ip") => ipv4.is_some(),
+        // Those of iptables begin with the table; there is a command for each family.
+        _ if span.text.origin().starts_with("ip6") => ipv6.is_some(),
+        _ => ipv4.is_some(),
+    }
+}
+
+/// The switches that pass frames of a bridge to the rules of IPv4 and of IPv6, if they are on.
+fn switched_on(facts: &Facts, nic: &str) -> [Option<Text>; 2] {
     let is_on = |text: &Text| text.number().is_ok_and(|it| it > 0);
-    let of = |(all, own): (&str, &str)| {
+    SWITCHES.map(|(all, own)| {
         let all = facts.switches.get(all).filter(is_on);
         all.or_else(|| Some(facts.bridges.bridge(nic, own)?.1).filter(is_on))
-    };
-    SWITCHES.into_iter().filter_map(of).collect()
+    })
 }
 
 fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
@@ -289,7 +309,7 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
     let rules: Vec<&Rules> =
         facts.rules.ok().into_iter().chain(&facts.legacy.0).map(|span| &span.after).collect();
     let count = sum(&rules.iter().map(|rules| rules.count()).collect::<Vec<_>>());
-    if switches.is_empty() || rate < PACKETS_MANY || count == 0 {
+    if switches.iter().all(Option::is_none) || rate < PACKETS_MANY || count == 0 {
         return None;
     }
     let chains = rules.iter().flat_map(|rules| rules.chains.keys());
@@ -297,7 +317,7 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
     let summary = format!("frames of {nic} pass through {count} IP rules: {rate:.0} a second");
     let cause = "br_netfilter passes bridged frames to the IP rules. Each frame is matched against \
                  them and tracked, although it is only forwarded.";
-    let quotes = switches.iter().map(|text| text.quote(1));
+    let quotes = switches.iter().flatten().map(|text| text.quote(1));
     if let Some(chain) = chains.next() {
         let cause =
             format!("{cause} The rules of containers need it (chain {chain}): leave it on.");
@@ -374,7 +394,7 @@ mod tests {
     #[test]
     fn frames_that_the_forward_policy_drops_are_said() {
         let rules = [1, 2].map(|sample| rules(":FORWARD DROP [0:0]\n", sample));
-        let mut more = vec![("proc/sys/net/bridge/bridge-nf-call-ip6tables", "1\n")];
+        let mut more = vec![("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n")];
         more.extend(rules.iter().map(|(path, text)| (path.as_str(), text.as_str())));
         let lost = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, 100)];
         let found_lost = found(&lost, &more);
@@ -384,6 +404,41 @@ mod tests {
         assert_eq!(found(&lost, &more[1..])[0].severity, Severity::Ok, "the switches are off");
         let passed = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, MUCH)];
         assert_eq!(found(&passed, &more)[0].severity, Severity::Ok);
+    }
+
+    #[test]
+    fn what_drops_is_in_the_rules_that_see_the_frames() {
+        let lost = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, 100)];
+        let found = |table: &str, rules: &str, switch: Option<&str>| {
+            let nft = format!(
+                "table {table} {{\n\tchain f {{\n\t\ttype filter hook forward priority 0; \
+                 {rules}\n\t}}\n}}\n"
+            );
+            let switch = switch.map(|one| format!("proc/sys/net/bridge/bridge-nf-call-{one}"));
+            let mut more = vec![
+                ("sample-1/commands/nft_-a_list_ruleset", nft.as_str()),
+                ("sample-2/commands/nft_-a_list_ruleset", nft.as_str()),
+            ];
+            more.extend(switch.iter().map(|path| (path.as_str(), "1\n")));
+            found(&lost, &more).remove(0).loss.unwrap_or_default()
+        };
+        let policy = "policy drop;";
+        let last = "policy accept;\n\t\ttcp dport 22 accept\n\t\treject";
+        let some = "policy accept;\n\t\ttcp dport 22 reject";
+        for (table, rules, switch, said) in [
+            ("ip t", policy, Some("iptables"), "the policy of ip t f"),
+            ("inet t", last, Some("ip6tables"), "the last rule of inet t f"),
+            ("bridge t", policy, None, "the policy of bridge t f"),
+            // Those frames do not get there.
+            ("ip6 t", policy, Some("iptables"), ""),
+            ("ip t", policy, Some("ip6tables"), ""),
+            ("ip t", policy, None, ""),
+            ("ip t", some, Some("iptables"), ""),
+        ] {
+            let loss = found(table, rules, switch);
+            assert!(loss.ends_with(said), "{table} {rules} {switch:?}: {loss}");
+            assert_eq!(loss.is_empty(), said.is_empty(), "{table} {rules} {switch:?}: {loss}");
+        }
     }
 
     #[test]
