@@ -55,6 +55,12 @@ impl Gap {
             Gap::Unreadable { .. } => false,
         }
     }
+
+    /// Whether the user who collected the evidence may not read it.
+    pub fn is_refusal(&self) -> bool {
+        let refusals = ["ermission denied", "not permitted"];
+        matches!(self, Gap::Missing { why, .. } if refusals.iter().any(|one| why.contains(one)))
+    }
 }
 
 /// The text of one file or of one command's output.

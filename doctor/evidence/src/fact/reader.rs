@@ -265,7 +265,11 @@ impl Reader {
         }
         let text = self.saved.source.file(&format!("{prefix}{path}"));
         text.map(|text| Text::new(origin, text.body())).map_err(|gap| match gap {
-            Gap::Missing { why, .. } => Gap::Missing { file: origin.to_owned(), why },
+            Gap::Missing { why, .. } => {
+                // What was refused is listed without its sample.
+                let why = self.saved.source.refusal(path).unwrap_or(why);
+                Gap::Missing { file: origin.to_owned(), why }
+            }
             other => other,
         })
     }

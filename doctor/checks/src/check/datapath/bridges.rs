@@ -241,15 +241,23 @@ fn dropped(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
     }
     let switches = switched_on(facts, nic);
     let mut rules = facts.rules.ok().into_iter().chain(&facts.legacy.0);
-    let (span, name, chain) = rules.find_map(|span| {
+    let found = rules.find_map(|span| {
         let is_it = |name: &str, chain: &Chain| {
             let is_hook = chain.hook.as_deref() == Some("forward");
             is_hook && chain.drops_rest.is_some() && sees(span, name, &switches)
         };
         let (name, chain) = span.after.chains.iter().find(|(name, chain)| is_it(name, chain))?;
         Some((span, name, chain))
-    })?;
+    });
     let rate = rate * lost;
+    let Some((span, name, chain)) = found else {
+        let gap = facts.rules.get().err().filter(|gap| !gap.is_not_there())?;
+        let summary = format!(
+            "about {rate:.0} packets a second between ports of {nic} do not arrive; what drops \
+             them may be in what could not be read: {gap}"
+        );
+        return Some(Finding::new(Severity::Unknown, nic, summary));
+    };
     let what = if chain.has_drop_policy { "policy" } else { "last rule" };
     let is_of_bridges = name.starts_with(OF_BRIDGES);
     let summary = format!(
@@ -439,6 +447,16 @@ mod tests {
             assert!(loss.ends_with(said), "{table} {rules} {switch:?}: {loss}");
             assert_eq!(loss.is_empty(), said.is_empty(), "{table} {rules} {switch:?}: {loss}");
         }
+    }
+
+    #[test]
+    fn frames_that_get_lost_beside_rules_that_were_not_read_have_no_check_mark() {
+        let refused = "commands/nft_-a_list_ruleset\tOperation not permitted\n\
+                       commands/iptables-save_-c\tPermission denied\n";
+        let lost = found(&[("br0", 100, 0), ("a", MUCH, 100)], &[("refused", refused)]);
+        assert_eq!(lost[0].severity, Severity::Unknown, "{lost:#?}");
+        let passed = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, MUCH)];
+        assert_eq!(found(&passed, &[("refused", refused)])[0].severity, Severity::Ok);
     }
 
     #[test]

@@ -96,8 +96,6 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let known: Vec<String> = switched.iter().map(|limit| limit.nic.clone()).collect();
     limits.extend(switched);
     let policed = police::inspect(facts, &known)?;
-    // Each vif of ringway has some, so they say nothing of what others have set.
-    let is_known = !limits.is_empty() || policed.count > 0;
     let floods = vifs.map(ringway::drops).unwrap_or_default();
     let count = limits.len() + policed.count + floods.count;
     out.add(policed.findings.into_iter().chain(floods.findings));
@@ -112,15 +110,17 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.add(reached(limit, moved.as_ref(), span));
         }
     }
-    // Where the disciplines are unknown, there may be one.
+    // Where a part is unknown, there may be one. Without their tools, Xen and Open vSwitch are not
+    // there.
+    for (gap, whose) in [(facts.store.get().err(), "XenStore"), (facts.switch.get().err(), "ovs")] {
+        out.add(gap.filter(Gap::is_refusal).map(|gap| Finding::gap(whose, &gap)));
+    }
     if count == 0 {
         facts.disciplines.get()?;
         out.well("no limit is configured that the doctor knows of", None);
         return Ok(());
     }
-    if !is_known {
-        out.tried(&facts.disciplines, "queueing disciplines");
-    }
+    out.tried(&facts.disciplines, "queueing disciplines");
     let quote = limits.first().map(|limit| limit.quote.clone());
     let quote = quote.or(policed.quote).or(floods.quote);
     out.well(format!("{count} limits are configured, and none is reached"), quote);
@@ -434,6 +434,26 @@ mod tests {
         assert!(held[0].summary.contains("held at 6 Mbit/s by its configured"), "{held:#?}");
         let free = found(700_000, [(&before, &class(0, 0)), (&before, &class(700_000, 60))]);
         assert_eq!(free[0].severity, Severity::Ok, "{free:#?}");
+    }
+
+    #[test]
+    fn limits_that_could_not_be_read_are_no_free_way() {
+        let found = |refused: &str| {
+            let mut pieces = vec![("refused".to_owned(), refused.to_owned())];
+            for sample in [1, 2] {
+                let path = format!("sample-{sample}");
+                pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+                pieces.push((format!("{path}/proc/net/dev"), DEV.to_owned()));
+                pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), "[]\n".to_owned()));
+            }
+            CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+        };
+        let path =
+            "commands/ovs-vsctl_--columns_name_ingress_policing_rate_list_interface".to_owned();
+        let locked = found(&format!("{path}\tdatabase connection failed (Permission denied)\n"));
+        assert_eq!(locked.severity, Severity::Unknown, "{locked:#?}");
+        let absent = found(&format!("{path}\tovs-vsctl is not installed\n"));
+        assert_eq!(absent.severity, Severity::Ok, "{absent:#?}");
     }
 
     #[test]

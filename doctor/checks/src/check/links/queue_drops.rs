@@ -57,10 +57,12 @@ const LENGTH_GOOD: u64 = 1000;
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
     let vifs = out.tried(&facts.vifs, "vifs of ringway");
-    if span.after.nics.keys().all(|nic| nic == "lo") && vifs.is_none() {
+    let has_vifs = vifs.is_some_and(|span| !span.after.all.is_empty());
+    if span.after.nics.keys().all(|nic| nic == "lo") && !has_vifs {
         return not_here(CHECK.absent);
     }
-    let emulators = emulators(facts);
+    let qdiscs = out.tried(&facts.qdiscs, "queueing disciplines");
+    let emulators: Vec<Finding> = qdiscs.into_iter().flat_map(emulators).collect();
     if span.basis == Basis::SinceBoot && emulators.is_empty() {
         return not_here("drops by queues are only known since the boot");
     }
@@ -68,7 +70,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if span.basis == Basis::SinceBoot {
         return Ok(());
     }
-    out.add(disciplines(facts));
+    out.add(qdiscs.into_iter().flat_map(|span| disciplines(facts, span)));
     for (nic, after) in span.after.nics.iter().filter(|(nic, _)| nic.as_str() != "lo") {
         let Some(before) = span.past(span.before.nics.get(nic)) else { continue };
         let moved = after.since(&before);
@@ -77,7 +79,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
     }
     out.add(vifs.into_iter().flat_map(ringway::inspect));
-    out.well("queues of interfaces drop almost nothing", None);
+    let which = if qdiscs.is_some() { "queues of interfaces" } else { "the devices' own queues" };
+    out.well(format!("{which} drop almost nothing"), None);
     Ok(())
 }
 
@@ -90,8 +93,7 @@ fn percent(drops: u64, sent: u64) -> String {
 }
 
 /// Disciplines that emulate a bad network, which one sample shows.
-fn emulators(facts: &Facts) -> Vec<Finding> {
-    let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
+fn emulators(span: &Span<Qdiscs>) -> Vec<Finding> {
     let found = |qdisc: &Qdisc| {
         let summary = format!("{} emulates a bad network: {}", qdisc.dev, emulated(qdisc)?);
         let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
@@ -107,8 +109,7 @@ fn emulators(facts: &Facts) -> Vec<Finding> {
     span.after.all.iter().filter_map(found).collect()
 }
 
-fn disciplines(facts: &Facts) -> Vec<Finding> {
-    let Some(span) = facts.qdiscs.ok() else { return Vec::new() };
+fn disciplines(facts: &Facts, span: &Span<Qdiscs>) -> Vec<Finding> {
     let mut found = Vec::new();
     for qdisc in &span.after.all {
         let is_active = ACTIVE.contains(&qdisc.kind.as_str());
@@ -265,6 +266,25 @@ mod tests {
 
     fn found(kind: &str, drops: u64) -> Vec<Finding> {
         found_below("", kind, drops)
+    }
+
+    #[test]
+    fn disciplines_that_were_not_read_have_no_check_mark() {
+        let judged = |refused: &str| {
+            let mut pieces = vec![("refused".to_owned(), refused.to_owned())];
+            for sample in [1, 2] {
+                let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 9 0 0 0 0 0 0\n");
+                pieces.push((format!("sample-{sample}/monotonic"), format!("{sample}.0\n")));
+                pieces.push((format!("sample-{sample}/proc/net/dev"), dev));
+            }
+            CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+        };
+        let refused = judged("commands/tc_-s_-j_qdisc_show\ttc is not installed\n");
+        assert_eq!(refused.severity, Severity::Unknown, "{refused:#?}");
+        // A record of a tool that does not ask for them is judged for what it has.
+        let silent = judged("");
+        assert_eq!(silent.severity, Severity::Ok, "{silent:#?}");
+        assert!(silent.summary.starts_with("the devices' own queues"), "{silent:#?}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.add(of_route(route));
         out.add(with_control(route));
     }
-    if let Some(Blackholes(dropping)) = facts.blackholes.ok() {
+    if let Some(Blackholes(dropping)) = out.tried(&facts.blackholes, "routes that drop") {
         out.add(dropping.all.iter().map(|route| blackhole(route, &routing.routes)));
     }
     out.well(format!("none of {} routes limits TCP", routing.routes.all.len()), None);
@@ -171,6 +171,11 @@ mod tests {
         assert_eq!(loss, Some("what is sent to 10.9.0.0/16 dies in a blackhole route"));
         let rest = found(r#"[{"dst":"10.9.7.1","dev":"cali7"}]"#, hole);
         assert_eq!((rest[0].severity, rest[0].loss.clone()), (Severity::Note, None), "{rest:#?}");
+    }
+
+    #[test]
+    fn routes_that_drop_and_cannot_be_read_are_said() {
+        assert_eq!(found("[]", "[1")[0].severity, Severity::Unknown);
     }
 
     #[test]

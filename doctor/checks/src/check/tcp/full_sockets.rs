@@ -37,7 +37,9 @@ const CAPTURED_MIN: u64 = 64 << 10;
 const REPORTED_MAX: usize = 4;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    let (listeners, datagrams) = (facts.listeners.ok(), facts.datagrams.ok());
+    let listeners = out.tried(&facts.listeners, "listening sockets");
+    let datagrams = out.tried(&facts.datagrams, "datagram sockets");
+    let packets = out.tried(&facts.packets, "packet sockets");
     if listeners.is_none() && datagrams.is_none() {
         return not_here(CHECK.absent);
     }
@@ -75,7 +77,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         out.add(found.into_iter().take(REPORTED_MAX).map(|(_, finding)| finding));
     }
-    if let Some(span) = facts.packets.ok().filter(|span| span.basis == Basis::Samples) {
+    if let Some(span) = packets.filter(|span| span.basis == Basis::Samples) {
         out.add(captured(facts, span).into_iter().take(REPORTED_MAX));
     }
     out.well("programs read their data in time", None);
@@ -180,5 +182,20 @@ mod tests {
         let full = found(213_120);
         assert!(full.summary.starts_with("tcpdump (process 7) does not read"), "{full:#?}");
         assert_eq!(found(0).severity, Severity::Ok);
+    }
+
+    #[test]
+    fn packet_sockets_that_may_not_be_read_have_no_check_mark() {
+        let listeners = ("sample-2/netlink/listeners", "listeners: 0\n");
+        let pieces = [
+            ("sample-1/monotonic", "1.0\n"),
+            ("sample-2/monotonic", "2.0\n"),
+            ("sample-1/netlink/listeners", listeners.1),
+            listeners,
+            ("refused", "proc/net/packet\tPermission denied (os error 13)\n"),
+        ];
+        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
     }
 }
