@@ -127,6 +127,10 @@ fn not_here<T>(absent: impl Into<String>) -> Result<T, Gap> {
     Err(Gap::NotHere(absent.into()))
 }
 
+/// Losses that are no chance, however slow, if they are most of the whole.
+const FEW: u64 = 2;
+const MOST: f64 = 0.5;
+
 /// Groups under which findings are shown, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {

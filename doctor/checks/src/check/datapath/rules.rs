@@ -1,6 +1,6 @@
 //! D43: filter rules drop packets, or are so many that each packet takes long.
 
-use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::check::{Check, FEW, Group, Judged, MOST, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use ringway_evidence::fact::{
     Basis, LegacyRules, LinkDetails, ProgramOwners, Span, Tried, float, sum,
@@ -32,7 +32,7 @@ facts! {
 }
 
 /// Drops per second of one rule, and their fraction of all packets, from which they may be the
-/// missing ones.
+/// missing ones. A few are enough if they are most of what interfaces move.
 const DROPS_MIN: f64 = 5.0;
 const DROPS_PART: f64 = 0.01;
 /// Drops per second of a rule that limits a rate: few, because TCP adapts to it.
@@ -118,12 +118,17 @@ fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
         let rate = float(drops) / span.seconds;
         let limits = |words: &[&str]| words.iter().any(|word| rule.contains(word));
         let is_limit = limits(&LIMITS) && !limits(&PROTECTS);
-        let chain = rule.split_once(": ").map_or("", |(chain, _)| chain);
-        let entered = span.after.chains.get(chain).map_or(rate, |one| {
+        let name = rule.split_once(": ").map_or("", |(chain, _)| chain);
+        let chain = span.after.chains.get(name);
+        let entered = chain.map_or(rate, |one| {
             // What it drops has entered, whatever the counters of interfaces say.
-            through(span, moved, chain, one).max(rate)
+            through(span, moved, name, one).max(rate)
         });
-        let is_much = rate >= DROPS_MIN && rate >= DROPS_PART * entered;
+        // Other chains may get only what they are to drop, and since the boot everything is rare.
+        let is_called = chain.is_some_and(|one| one.hook.is_some());
+        let is_called = is_called && span.basis == Basis::Samples;
+        let is_most = is_called && drops >= FEW && rate >= MOST * entered;
+        let is_much = is_most || (rate >= DROPS_MIN && rate >= DROPS_PART * entered);
         let is_limited = is_limit && rate >= LIMITED_MIN;
         if !is_much && !is_limited {
             continue;
@@ -292,6 +297,30 @@ mod tests {
             pieces.push((format!("{path}/commands/nft_-a_list_ruleset"), ruleset(count)));
         }
         CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+    }
+
+    #[test]
+    fn a_rule_that_drops_most_of_little_is_found() {
+        let drops = |received: u64| {
+            let mut pieces = Vec::new();
+            for sample in [1_u64, 2] {
+                let (all, dropped) = (received * sample, 4 * sample);
+                let dev = format!("{DEV}  eth0: 0 {all} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+                let nft = format!(
+                    "table inet t {{\n\tchain c {{\n\t\ttype filter hook input priority 0; policy \
+                     accept;\n\t\ttcp dport 9 counter packets {dropped} bytes 9 drop\n\t}}\n}}\n"
+                );
+                let path = format!("sample-{sample}");
+                pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+                pieces.push((format!("{path}/proc/net/dev"), dev));
+                pieces.push((format!("{path}/commands/nft_-a_list_ruleset"), nft));
+            }
+            CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+        };
+        let most = drops(4);
+        assert!(most.summary.starts_with("a rule drops 4 packets a second"), "{most:#?}");
+        assert_eq!(most.severity, Severity::Warning);
+        assert_eq!(drops(900).severity, Severity::Ok);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 #[path = "losses/held.rs"]
 mod held;
 
-use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::check::{Check, FEW, Group, Judged, MOST, Verdicts, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity};
 use ringway_evidence::Quote;
 use ringway_evidence::fact::{
@@ -43,9 +43,9 @@ struct Reason {
     counters: &'static [&'static str],
     /// Counters of events that are among these, and are reasons of their own or no loss.
     except: &'static [&'static str],
-    /// Events per second from which it is more than chance.
+    /// Events per second from which it is more than chance, if they are not most of the whole.
     rate_min: f64,
-    /// The counters of the whole, and the fraction of it that matters.
+    /// The counters of the whole, and the fraction of it that matters from that rate on.
     part: Option<(&'static [&'static str], f64)>,
     /// The confidence that the counter alone gives.
     confidence: Confidence,
@@ -58,7 +58,7 @@ struct Reason {
 }
 
 /// In the order in which to investigate: an earlier reason may cause a later one.
-const REASONS: [Reason; 18] = [
+const REASONS: [Reason; 19] = [
     Reason {
         counters: &["TcpExt.ListenOverflows"],
         except: &[],
@@ -119,7 +119,7 @@ const REASONS: [Reason; 18] = [
         commands: &["ss -tn state syn-sent", "ss -tn state syn-recv"],
     },
     Reason {
-        counters: &["Tcp.AttemptFails"],
+        counters: &[FAILED],
         except: &[],
         rate_min: 2.0,
         part: Some((&["Tcp.ActiveOpens", "Tcp.PassiveOpens"], 0.1)),
@@ -218,7 +218,7 @@ const REASONS: [Reason; 18] = [
         counters: &["Ip.ReasmFails", "Ip6.ReasmFails"],
         except: &[],
         rate_min: 1.0,
-        part: None,
+        part: Some((&["Ip.ReasmReqds", "Ip6.ReasmReqds"], 0.001)),
         confidence: Confidence::High,
         what: "packets cannot be reassembled, because fragments are missing",
         cause: "A fragment was lost or dropped by a filter, and the others were dropped after 30 \
@@ -232,7 +232,7 @@ const REASONS: [Reason; 18] = [
         counters: &["TcpExt.IPReversePathFilter"],
         except: &[],
         rate_min: 1.0,
-        part: None,
+        part: Some((&["Ip.InReceives"], 0.001)),
         confidence: Confidence::High,
         what: "packets are dropped, because replies to them would leave by another interface",
         cause: "rp_filter is strict, and the route back to the sender does not use the interface \
@@ -247,7 +247,7 @@ const REASONS: [Reason; 18] = [
         counters: &["Ip.InAddrErrors", "Ip6.InAddrErrors"],
         except: &[],
         rate_min: 10.0,
-        part: None,
+        part: Some((&RECEIVED, 0.001)),
         confidence: Confidence::High,
         what: "packets for other hosts arrive, and this host does not forward them",
         cause: "Another host uses this one as its next hop, or has an address of it that is out \
@@ -258,22 +258,36 @@ const REASONS: [Reason; 18] = [
         commands: &["ip netconf show", "ip route show"],
     },
     Reason {
-        counters: &["IpExt.InNoRoutes", "Ip.OutNoRoutes", "Ip6.InNoRoutes", "Ip6.OutNoRoutes"],
+        counters: &["IpExt.InNoRoutes", "Ip.OutNoRoutes", "Ip6.InNoRoutes"],
+        except: &[],
+        rate_min: 10.0,
+        part: Some((
+            &["Ip.InReceives", "Ip6.InReceives", "Ip.OutRequests", "Ip.OutNoRoutes"],
+            0.001,
+        )),
+        confidence: Confidence::High,
+        what: NO_ROUTE,
+        cause: NO_ROUTE_CAUSE,
+        advice: NO_ROUTE_ADVICE,
+        commands: &["ip route show", "ip rule show"],
+    },
+    Reason {
+        // A host without IPv6 has some whenever a program resolves a name.
+        counters: &["Ip6.OutNoRoutes"],
         except: &[],
         rate_min: 10.0,
         part: None,
         confidence: Confidence::High,
-        what: "packets are dropped, because there is no route to their destination",
-        cause: "No route matches their destination, or the route that matches says unreachable.",
-        advice: "Find out where they are sent (ip route get ADDRESS), and add the route or a \
-                 default route, or correct the program or host that sends them.",
-        commands: &["ip route show", "ip rule show"],
+        what: NO_ROUTE,
+        cause: NO_ROUTE_CAUSE,
+        advice: NO_ROUTE_ADVICE,
+        commands: &["ip -6 route show", "ip -6 rule show"],
     },
     Reason {
         counters: &["Ip.InHdrErrors", "Ip6.InHdrErrors"],
         except: &[],
         rate_min: 10.0,
-        part: None,
+        part: Some((&RECEIVED, 0.001)),
         confidence: Confidence::High,
         what: "packets are dropped, because they passed too many routers or have a bad header",
         cause: "A route leads in a circle, so packets pass the same routers until their TTL or \
@@ -286,7 +300,10 @@ const REASONS: [Reason; 18] = [
         counters: &["Ip.FragFails", "Ip6.FragFails"],
         except: &[],
         rate_min: 10.0,
-        part: None,
+        part: Some((
+            &["Ip.ForwDatagrams", "Ip6.OutForwDatagrams", "Ip.FragFails", "Ip6.FragFails"],
+            0.001,
+        )),
         confidence: Confidence::High,
         what: "packets are longer than the next link allows, and may not be fragmented",
         cause: "This host forwards them to a link with a smaller MTU. It tells the sender, but \
@@ -326,6 +343,16 @@ const REASONS: [Reason; 18] = [
     },
 ];
 
+const NO_ROUTE: &str = "packets are dropped, because there is no route to their destination";
+const NO_ROUTE_CAUSE: &str =
+    "No route matches their destination, or the route that matches says unreachable.";
+const NO_ROUTE_ADVICE: &str = "Find out where they are sent (ip route get ADDRESS), and add the \
+                               route or a default route, or correct the program or host that \
+                               sends them.";
+/// Packets that arrived.
+const RECEIVED: [&str; 2] = ["Ip.InReceives", "Ip6.InReceives"];
+/// Connections that failed: a scan makes some on any host, and may have no others beside them.
+const FAILED: &str = "Tcp.AttemptFails";
 /// Connections that others begin, accepted or refused here.
 const TAKEN: [&str; 2] = ["Tcp.PassiveOpens", REFUSED];
 /// Those that were refused, for whatever reason.
@@ -377,15 +404,14 @@ impl Reason {
         };
         let lost = count(self.counters).saturating_sub(count(self.except));
         let rate = float(lost) / counters.seconds;
-        if rate < self.rate_min {
+        let part = self.part.map(|(whole, least)| (share(lost, count(whole)), least));
+        let is_much = rate >= self.rate_min && part.is_none_or(|(part, least)| part >= least);
+        let is_most = lost >= FEW && part.is_some_and(|(part, _)| part >= MOST);
+        if !is_much && (!is_most || self.counters == [FAILED]) {
             return None;
         }
         let mut summary = format!("{}: {rate:.1} a second", self.what);
-        if let Some((whole, least)) = self.part {
-            let part = share(lost, count(whole));
-            if part < least {
-                return None;
-            }
+        if let Some((part, _)) = part {
             summary += &format!(", {:.1} %", part * 100.0);
         }
         let counted = self.counters.iter().filter(|name| counters.since(name) > 0);
@@ -431,7 +457,7 @@ mod tests {
             };
             let path = format!("sample-{sample}");
             pieces.push((format!("{path}/monotonic"), seconds.to_owned()));
-            pieces.push((format!("{path}/proc/net/snmp"), table("Tcp.")));
+            pieces.push((format!("{path}/proc/net/snmp"), table("Ip.") + &table("Tcp.")));
             pieces.push((format!("{path}/proc/net/netstat"), table("TcpExt.")));
         }
         let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
@@ -468,6 +494,24 @@ mod tests {
         };
         // One in five, though not one a second; and one in a thousand of many.
         assert_eq!((tries(20, 4), tries(50_000, 50)), (1, 0));
+        // A program that tries a host that does not exist: 0.4 a second, and all of them.
+        assert_eq!((tries(1, 2), tries(9, 2), tries(1, 1)), (1, 0, 0));
+    }
+
+    #[test]
+    fn what_is_lost_as_a_whole_need_not_be_much() {
+        let lost = |counter: &str, many: u64, beside: u64| {
+            let grown = [(counter, many), ("Ip.InReceives", beside), ("Tcp.OutSegs", 0)];
+            found(&grown, &[]).len()
+        };
+        // A ping of one packet a second without a route, and the same beside other packets.
+        assert_eq!((lost("Ip.OutNoRoutes", 5, 0), lost("Ip.OutNoRoutes", 5, 900)), (1, 0));
+        assert_eq!((lost("Ip.InHdrErrors", 5, 6), lost("Ip.InHdrErrors", 5, 900)), (1, 0));
+        // Many, but almost none of all.
+        let many = |beside| lost("Ip.InHdrErrors", 500, beside);
+        assert_eq!((many(9000), many(900_000)), (1, 0));
+        // Strangers who scan a host, which opens no connection itself.
+        assert_eq!(found(&[("Tcp.AttemptFails", 2), ("Tcp.ActiveOpens", 2)], &[]).len(), 0);
     }
 
     /// A connection with one lost segment in two hundred, and so many times its shortest round
