@@ -156,7 +156,7 @@ const DEAD_ENDS: [&str; 2] = ["ip_error", "nf_hook_slow"];
 const ECHOES: [&str; 3] = ["icmp_rcv", "icmpv6_rcv", "ping_rcv"];
 
 /// The purposes of functions that drop without a reason, or on kernels without reasons.
-const PLACES: [(&str, &str); 20] = [
+const PLACES: [(&str, &str); 21] = [
     ("__dev_queue_xmit", "a queueing discipline or device does not accept them"),
     ("__netif_receive_skb_core", "nothing on this host accepts such frames"),
     ("__udp4_lib_rcv", "UDP: no program listens, or a checksum is wrong"),
@@ -175,6 +175,7 @@ const PLACES: [(&str, &str); 20] = [
     ("tbf_enqueue", "a token bucket has no room for them"),
     ("tcp_rcv_state_process", "TCP: they only begin or end a connection"),
     ("tcp_v4_rcv", "TCP: this host does not have their connection"),
+    ("tpacket_rcv", "the ring of a capturing program has no room for its copy"),
     ("tun_net_xmit", "the reader of a TAP device's ring is too slow"),
     ("veth_xmit", "the other end of a veth does not accept them"),
 ];
@@ -326,6 +327,12 @@ mod tests {
         assert_eq!((found.len(), found[0].severity), (1, Severity::Note), "{found:#?}");
         assert!(found[0].summary.ends_with("NETFILTER_DROP 100, XDP 50, x 9"), "{found:#?}");
         assert_eq!(found[0].loss, None);
+    }
+
+    #[test]
+    fn a_full_ring_of_a_capture_has_a_meaning() {
+        let found = found("initial", &[("PACKET_SOCK_ERROR", "tpacket_rcv", 1000)]);
+        assert!(found[0].summary.ends_with("a capturing program has no room for its copy"));
     }
 
     #[test]
