@@ -3,6 +3,9 @@
 
 use std::process::Stdio;
 
+use ringway_doctor::finding::Severity;
+use ringway_doctor::report::Report;
+use ringway_doctor::report::text::{Detail, render};
 use ringway_e2e::pair::{Pair, TOOLS, Traffic, inside, ok, text, until};
 use ringway_e2e::shared_turn;
 use serde_json::Value;
@@ -120,4 +123,18 @@ fn frames_that_the_forward_policy_drops_are_in_the_verdict() {
         let said = text(&output.stdout);
         output.status.success() && said.contains("die in the policy of ip filter FORWARD")
     });
+}
+
+#[test]
+fn the_full_report_of_a_live_host_can_be_read() {
+    let Some(_turn) = shared_turn(&TOOLS) else { return };
+    let Some(pair) = Pair::new("full") else { return };
+    let output = pair.doctor(&pair.host, "--interval 1 --json").output().expect("it starts");
+    let mut report: Report = serde_json::from_slice(&output.stdout).expect("a report");
+    // The host is sound; what other programs do to the machine meanwhile is not part of it.
+    report.findings.retain(|one| one.severity < Severity::Warning);
+    assert!(report.scope.ran >= 15, "it is no whole host: {:?}", report.scope);
+    let said = render(&report, Detail::Full);
+    let lines = said.lines().count();
+    assert!(lines <= 100, "{lines} lines:\n{said}");
 }
