@@ -99,7 +99,11 @@ after() {
 # A purge, also without `systemctl disable` before it, leaves nothing, and what is installed then is as new.
 purged() {
     expect "the service" enabled "$(systemctl is-enabled ringway-host)"
+    mkdir /var/lib/ringway/doctor
     DEBIAN_FRONTEND=noninteractive apt-get purge --assume-yes ringway
+    expect "what stays for another package, its journal" doctor "$(ls -A /var/lib/ringway)"
+    rm -r /var/lib/ringway
+    expect "what a purge leaves in /run" '' "$(find /run -maxdepth 1 -name ringway)"
     # The administrator's own file, of the page, stays.
     expect "what a purge leaves" '' "$(find /etc /usr /var/lib ! -name 'ringway-vms.conf' \
         \( -name '*ringway*' -o -lname '*ringway*' \))"
