@@ -11,6 +11,8 @@ use ringway_e2e::{is_nightly, program, shared_turn};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::studies::assert_measured;
+
 const TOOLS: [&str; 5] = ["ip", "iperf3", "ssh", "ssh-keygen", "sshd"];
 const HOST: &str = "10.98.0.1";
 
@@ -194,8 +196,10 @@ fn a_study_runs_between_two_machines_and_leaves_nothing_on_either() {
         let output = machines.lab_at(netns, peer, &program("ringway")).output().expect("it starts");
         assert_complete(&output);
         assert!(said(&output).contains("NOTICE: baselines are left out"), "{}", said(&output));
+        // Two directions, each without a load and with one.
+        let (records, _) = assert_measured(&machines.place.path().join(format!("out-{peer}")));
+        assert_eq!(records.study.matrix().count(), 4, "{}", said(&output));
         let runs = machines.runs(peer);
-        assert_eq!(runs.len(), 4, "{}", said(&output));
         runs.iter().for_each(assert_run);
         let file = |name: &str| {
             let path = machines.place.path().join(format!("out-{peer}/{name}"));
