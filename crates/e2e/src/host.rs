@@ -59,6 +59,20 @@ pub fn send(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the process runs");
 }
 
+/// Stops a process, and returns when none of its threads runs.
+pub fn stop_threads(pid: u32) {
+    send(pid, Signal::STOP);
+    let has_stopped = |thread: &Path| {
+        let stat = fs::read_to_string(thread.join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    wait_for("all threads to stop", SOON, || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+        let mut threads = threads.map(|thread| thread.expect("the process runs").path());
+        threads.all(|thread| has_stopped(&thread)).then_some(())
+    });
+}
+
 /// The start time of a process, which distinguishes it from a later one with the same PID; `None`
 /// if it has ended.
 pub fn start_time(pid: u32) -> Option<u64> {

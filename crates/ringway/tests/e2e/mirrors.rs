@@ -22,6 +22,7 @@ while True:
 
 const A: &str = "00163e400100";
 const B: &str = "00163e400200";
+const M: &str = "00163e400300";
 /// An echo request and its reply in IPv4, by protocol and ICMP type.
 const ICMP: &str = "0800";
 
@@ -32,7 +33,8 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
     };
     let uplink = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
     let guests = [("a", "", ""), ("b", "", ""), ("m", "", "")];
-    let host = Host::start(&(describe("", &guests) + uplink));
+    // With one queue, it sees frames in the order in which they came.
+    let host = Host::start(&(describe("max-queues = 1", &guests) + uplink));
     let seen = host.file("seen");
     let mut watcher = host.in_guest("m", &["python3", "-c", WATCHER]);
     let _watcher = Running::start(watcher.arg(&seen).stdout(Stdio::null()));
@@ -42,24 +44,32 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
         let seen = std::fs::read_to_string(&seen).unwrap_or_default();
         seen.lines().filter(|line| line.starts_with(&start)).count()
     };
+    let see_more = |what: &str, (to, address): (&str, &str), from: &str| {
+        let before = between(to, from);
+        wait_for(what, SOON, || {
+            host.ping("a", address);
+            (between(to, from) > before).then_some(())
+        });
+    };
+    let (to_b, to_m) = ((B, "10.77.0.2"), (M, "10.77.0.3"));
     host.ping("a", "10.77.0.2");
+    see_more("what a sends to m", to_m, A);
     assert_eq!((between(B, A), between(A, B)), (0, 0));
+    for guest in ["a", "m"] {
+        host.guest_text(guest, &["ip", "neigh", "flush", "all"]);
+    }
 
     let is_mirror =
         |host: &Host, of: &[&str]| host.vif("vif3.0").filter(|vif| vif.mirror == of).map(|_| ());
     host.text(&["vif", "set", "vif3.0", "mirror", "vif1.0:tx"]);
     host.wait("the mirror", SOON, |host| is_mirror(host, &["vif1.0:tx"]));
-    wait_for("what a sends", SOON, || {
-        host.ping("a", "10.77.0.2");
-        (between(B, A) > 0).then_some(())
-    });
+    see_more("what a sends", to_b, A);
+    // A reply comes before the next request.
+    see_more("what a sends then", to_b, A);
     assert_eq!(between(A, B), 0);
     host.text(&["vif", "set", "vif3.0", "mirror", "all"]);
     host.wait("the mirror", SOON, |host| is_mirror(host, &["all"]));
-    wait_for("what b sends", SOON, || {
-        host.ping("a", "10.77.0.2");
-        (between(A, B) > 0).then_some(())
-    });
+    see_more("what b sends", (A, "10.77.0.2"), B);
     assert!(host.text(&["vif", "show", "vif3.0"]).contains("mirror of     all"));
     // Frames of its guest are dropped, the first a question for an address.
     let before = host.vif("vif3.0").expect("it is listed").refused.get("port_disabled").copied();

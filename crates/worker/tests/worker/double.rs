@@ -282,6 +282,7 @@ impl PortQueue for TestPort {
 
     fn arm(&mut self) -> Result<Pending> {
         let mut far = self.shared.poll()?;
+        self.shared.changed.notify_all();
         if self.shared.probe == Probe::SystemCall {
             // Like a TAP device: the descriptor reports every frame that arrives at an empty queue.
             return Ok(if far.may_have_more { Pending::Work } else { Pending::Nothing });

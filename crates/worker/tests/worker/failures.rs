@@ -164,6 +164,8 @@ fn a_port_whose_descriptor_reports_everything_is_not_polled_needlessly() {
     for frame in 0..10 {
         near.send_flow(1, 2, 0, frame, 1);
         far.wait_until("a frame", |far| far.received == u64::from(frame + 1));
+        // The second call must not take in the next frame.
+        near.wait_until("both calls", |near| near.polls >= before + 2 * u64::from(frame + 1));
     }
     assert!(workers.all_respond(PATIENCE));
     // Each frame is taken in by one call, and a second call finds that there is no other.

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringway_switch::PortId;
 use ringway_worker::{Forwarding, Policy, Workers, WorkersConfig};
 
-use crate::double::{Peer, TestPort, attachment, config, port};
+use crate::double::{PATIENCE, Peer, TestPort, attachment, config, port};
 use crate::order::{learn, switch};
 
 fn attach(workers: &mut Workers<TestPort>, id: u16, to: u16, queues: usize) -> Vec<Peer> {
@@ -33,6 +33,9 @@ fn workers_of(workers: &Workers<TestPort>, id: u16) -> Vec<usize> {
 
 /// Steps after which a test gives up on something that depends on the load of the machine.
 const STEPS_MAX: u32 = 500;
+/// Bursts after which two ports share a worker. One is enough, unless a round ends just when its
+/// load is read.
+const TRIES_MAX: u32 = 20;
 
 #[test]
 fn per_queue_gives_each_queue_a_thread_and_reuses_it() {
@@ -161,16 +164,25 @@ fn ports_with_one_queue_that_talk_to_each_other_come_to_share_a_worker() {
     let one = attach_forwarding(&mut workers, 1, &forwarding, 1).remove(0);
     let two = attach_forwarding(&mut workers, 2, &forwarding, 1).remove(0);
     assert_eq!((workers_of(&workers, 1), workers_of(&workers, 2)), (vec![0], vec![1]));
-    let mut sent = 0;
-    // A worker without a CPU counts as busy while its frames wait: then the pause must be longer.
-    for pause in (1..=20).map(|tries| Duration::from_millis(100 * tries)) {
+    let busy = |workers: &Workers<TestPort>| workers.busy().sum::<Duration>();
+    workers.rebalance();
+    let (mut sent, mut compared) = (0, (Instant::now(), busy(&workers)));
+    for _ in 0..TRIES_MAX {
         one.send_flow(1, 2, 0, sent, 3000);
         two.send_flow(2, 1, 1, sent / 10, 300);
         sent += 3000;
         two.wait_until("a burst", |far| far.received == u64::from(sent));
-        // waits: the load of a time without frames is measured; tries again after a longer one
-        std::thread::sleep(pause);
+        one.wait_until("responses", |far| far.received == u64::from(sent / 10));
+        assert!(workers.all_respond(PATIENCE), "all rounds with frames are counted");
+        // A queue moves to a worker that has time. One without a CPU counts as busy while its
+        // frames wait, so the pause is as long as that took.
+        // waits: the load of a time without frames is measured.
+        while compared.0.elapsed() < 2 * (busy(&workers) - compared.1) {
+            // waits: for as long as a burst has taken.
+            std::thread::sleep(Duration::from_millis(1));
+        }
         workers.rebalance();
+        compared = (Instant::now(), busy(&workers));
         if workers_of(&workers, 1) == workers_of(&workers, 2) {
             break;
         }
