@@ -2,11 +2,15 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ringway_control::{BackendStatus, GuestStatus, VifStatus};
+use ringway_control::{
+    BackendRequest, BackendStatus, GuestRequest, GuestStatus, ReplyLimits, RunDir, VifStatus,
+    open_with_limits,
+};
 use ringway_xenstore::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -203,7 +207,7 @@ impl Host {
             || look(self),
             || {
                 let log = self.log();
-                let states = self.vifs();
+                let states = self.backend().map(|backend| backend.vifs);
                 format!("waited {limit:?} for {what}\nvifs: {states:#?}\nlog:\n{log}")
             },
         )
@@ -258,15 +262,20 @@ impl Host {
         text_of(self.verb(arguments), &arguments.join(" "))
     }
 
-    /// The status of the backend; `None` without one.
+    /// The status of the backend; `None` while there is no backend.
     pub fn backend(&self) -> Option<BackendStatus> {
-        let dir = ringway_control::RunDir::new(self.dir());
-        ringway_control::send_request(&dir.backend(), &ringway_control::BackendRequest::Status).ok()
+        let socket = RunDir::new(self.dir()).backend();
+        reply(|limits| Ok(open_with_limits(&socket, &BackendRequest::Status, limits)?.0))
     }
 
-    /// All vifs; none while there is no backend.
+    /// All vifs, as soon as there is a backend and each of its processes has replied: one that is
+    /// not among them does not exist.
     pub fn vifs(&self) -> Vec<VifStatus> {
-        self.backend().map(|backend| backend.vifs).unwrap_or_default()
+        wait_for("a reply of the backend", 3 * SOON, || {
+            let status = self.backend()?;
+            let is_whole = status.tenants.iter().all(|tenant| tenant.state != "silent");
+            is_whole.then_some(status.vifs)
+        })
     }
 
     /// The vif of this name.
@@ -276,8 +285,14 @@ impl Host {
 
     /// The status of a guest; `None` while it has none.
     pub fn guest(&self, name: &str) -> Option<GuestStatus> {
-        let dir = ringway_control::RunDir::new(self.dir());
-        ringway_control::send_request(&dir.guest(name), &ringway_control::GuestRequest::Status).ok()
+        let socket = RunDir::new(self.dir()).guest(name);
+        reply(|limits| Ok(open_with_limits(&socket, &GuestRequest::Status, limits)?.0))
+    }
+
+    /// Bytes that a vif's guest has sent.
+    pub fn tx_bytes(&self, vif: &str) -> u64 {
+        let vif = self.vif(vif);
+        vif.map_or(0, |vif| vif.queues.iter().map(|queue| queue.tx_bytes).sum())
     }
 
     /// Bytes that a vif's guest has received.
@@ -375,6 +390,16 @@ impl Drop for Host {
             }
         }
     }
+}
+
+/// The reply of a process; `None` if it does not run. A busy one may reply later than users wait,
+/// and have no place for a further request.
+fn reply<T>(ask: impl Fn(ReplyLimits) -> io::Result<T>) -> Option<T> {
+    let limits = ReplyLimits { time: 3 * SOON, bytes: 64 << 20 };
+    wait_for("a place for a request", SOON, || match ask(limits) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        reply => Some(reply.ok()),
+    })
 }
 
 /// A number in JSON that fits.
