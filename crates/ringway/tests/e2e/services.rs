@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::host::{Host, Running, SOON, describe, send, wait_for};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::{random_file, send_file};
+use rustix::process::Signal;
 
 use crate::rules::neighbor;
 
@@ -66,9 +67,12 @@ fn a_locked_guest_is_configured_by_the_dhcp_server_that_may_reply_and_by_no_othe
     let mut client = ask(&host);
     host.wait("two offers to be counted", SOON, |host| (refused(host, "vif3.0") > 1).then_some(()));
     assert!(!host.file("lease").exists());
-    // Both servers: the client receives replies of the permitted one.
+    send(client.0.id(), Signal::TERM);
+    client.wait("its end", SOON);
+    // Both servers, which get each question: the client receives replies of the permitted one.
     let _server = serve(&host, "s", "10.77.0.50");
     let before = refused(&host, "vif3.0");
+    let mut client = ask(&host);
     assert!(client.wait("a lease", 3 * SOON).success(), "{}", host.log());
     let lease = fs::read_to_string(host.file("lease")).expect("the client had its script called");
     assert_eq!(lease.trim(), "10.77.0.50 10.77.0.2");
