@@ -125,6 +125,40 @@ impl Transfer {
     }
 }
 
+/// What a vif has carried, by its own counters.
+#[derive(Debug)]
+pub struct Carried {
+    bytes: u64,
+    /// From before the counters were read first until they had been read again.
+    time: Duration,
+}
+
+impl Carried {
+    /// Waits until a vif has carried some megabytes more.
+    pub fn of(host: &Host, bytes: impl Fn(&Host) -> u64) -> Carried {
+        let start = Instant::now();
+        let before = bytes(host);
+        let bytes = host.wait("some megabytes", 3 * SOON, |host| {
+            let bytes = bytes(host) - before;
+            (bytes >= CARRIED).then_some(bytes)
+        });
+        Carried { bytes, time: start.elapsed() }
+    }
+
+    /// Whether so many bytes per second allow it. The time is never less than it took, so however
+    /// busy the machine is, that is so if the limit holds.
+    pub fn is_within(&self, rate: u64) -> bool {
+        let at_least = self.bytes.saturating_sub(BURST_MAX).saturating_mul(1_000_000) / rate;
+        self.time >= Duration::from_micros(at_least)
+    }
+}
+
+/// Bytes that a limit is measured with.
+const CARRIED: u64 = 3 << 20;
+/// What a limit does not delay: what has accumulated before, and twice what two queues take in at
+/// the same time.
+const BURST_MAX: u64 = 384 << 10;
+
 /// The longest time in which a guest received no frame, while it is observed.
 pub fn longest_silence(host: &Host, guest: &str, watched: Duration) -> Duration {
     let devices = format!("/proc/{}/net/dev", host.pid_of(&format!("guest {guest}")));
