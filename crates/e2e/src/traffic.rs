@@ -196,10 +196,13 @@ pub fn send_file(host: &Host, from: &str, to: &str, address: &str, file: &Path) 
     let mut receiver = Running::start(&mut command);
     let source = format!("OPEN:{},rdonly", file.display());
     // The other side may not listen yet.
-    let connect = format!("{connect}:9000,retry=100,interval=0.05");
+    let connect = format!("{connect}:9000,retry=3000,interval=0.1");
     let mut command = host.in_guest(from, &["socat", "-u", &source, &connect]);
-    let mut sender = Running::start(command.stderr(Stdio::null()));
-    assert!(sender.wait("the file to be sent", 3 * SOON).success(), "{from} to {address}");
+    let errors = host.file(&format!("errors-{from}-{to}"));
+    let mut sender = Running::start(command.stderr(create(&errors)));
+    let is_sent = sender.wait("the file to be sent", 3 * SOON).success();
+    let complaint = || fs::read_to_string(&errors).unwrap_or_default();
+    assert!(is_sent, "{from} to {address}: {}", complaint());
     assert!(receiver.wait("the file to arrive", SOON).success(), "{from} to {address}");
     fs::read(&arrived).expect("arrived") == fs::read(file).expect("sent")
 }

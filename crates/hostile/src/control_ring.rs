@@ -111,7 +111,7 @@ impl ControlRing {
     /// Takes the responses to all messages, which must be in the order of these.
     ///
     /// # Errors
-    /// If they are not there within 20 seconds, or one is not for the message of its place.
+    /// If they are not there within 60 seconds, or one is not for the message of its place.
     pub fn responses(&mut self) -> Result<Vec<CtrlResponse>> {
         let deadline = Instant::now() + SOON;
         while self.room() < CTRL_RING_SLOTS {

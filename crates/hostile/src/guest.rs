@@ -108,7 +108,7 @@ impl Guest {
     /// Waits until the backend is in one of these states.
     ///
     /// # Errors
-    /// If it is not within 20 seconds; the error names its state.
+    /// If it is not within 60 seconds; the error names its state.
     pub fn wait_for_backend(&mut self, states: &[&str]) -> Result<String> {
         let deadline = Instant::now() + SOON;
         loop {
@@ -285,7 +285,7 @@ impl Guest {
     /// Waits until the backend has closed the vif, and returns its reason.
     ///
     /// # Errors
-    /// If the backend has not closed it within 20 seconds.
+    /// If the backend has not closed it within 60 seconds.
     pub fn closed(&mut self) -> Result<String> {
         self.wait_for_backend(&[state::CLOSING, state::CLOSED])?;
         wait("the reason for which the vif was closed", || self.reason())
@@ -303,7 +303,7 @@ impl Guest {
 /// Polls until there is a result.
 ///
 /// # Errors
-/// If there is no result within 20 seconds.
+/// If there is no result within 60 seconds.
 pub(crate) fn wait<T>(what: &str, mut probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + SOON;
     loop {

@@ -11,7 +11,7 @@ use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xen::{XenEvent, XenHypervisor};
 
 /// How long another part of the host may take for a step that takes milliseconds on an idle host.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 /// How long to wait for an event before the guest checks whether its time is up.
 const PAUSE: Duration = Duration::from_millis(2);
 

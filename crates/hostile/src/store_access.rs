@@ -11,7 +11,7 @@ use ringway_xenstore::Client;
 /// The most outstanding requests: their replies fit into the socket.
 const PIPELINED: usize = 256;
 /// How long a reply may take before the store counts as stuck.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The location of this guest's XenStore.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Pipeline {
     /// Sends a request outside of transactions. The reply is ignored.
     ///
     /// # Errors
-    /// If the store has closed the connection, or does not reply for 20 s.
+    /// If the store has closed the connection, or does not reply for 60 s.
     pub fn send(&mut self, op: Op, payload: &[u8]) -> io::Result<()> {
         if self.under_way == PIPELINED {
             self.take_reply()?;

@@ -104,7 +104,7 @@ impl<'a> TestHost<'a> {
         status.and_then(|status| backend::memory_kib(status.pid)).unwrap_or(0)
     }
 
-    /// Whether TCP makes progress, if need be within 20 s, and the backend replies.
+    /// Whether TCP makes progress, if need be within 60 s, and the backend replies.
     fn moves(&self) -> bool {
         let (before, deadline) = (self.transfer.total(), Instant::now() + SOON);
         while Instant::now() < deadline && !self.launcher.stop().is_due() {

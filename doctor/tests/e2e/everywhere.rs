@@ -15,7 +15,7 @@ fn findings_of_all_namespaces_name_their_namespace() {
     let Some(_turn) = turn(&TOOLS) else { return };
     let Some(pair) = Pair::new("all") else { return };
     let mut container = Command::new("unshare");
-    container.args(["-n", "sh", "-c", "sysctl -qw net.ipv4.tcp_sack=0 && exec sleep 300"]);
+    container.args(["-n", "sh", "-c", "sysctl -qw net.ipv4.tcp_sack=0 && exec sleep 3600"]);
     let container = Traffic(container.stdin(Stdio::null()).spawn().expect("it starts"));
     ok(ringway_e2e::pair::inside(&pair.guest, &format!("sysctl -qw {SACK}=0")));
     let process = format!("(process {})", container.0.id());

@@ -20,12 +20,14 @@ use crate::backend::catalogue::{ALL, Lie, find};
 use crate::backend::place::{Ground, Meanwhile, Place};
 use crate::backend::trial::{self, Verdict};
 use crate::guest::wait;
-use crate::machine::{HypervisorKind, SOON};
+use crate::machine::HypervisorKind;
 use crate::place::Toolstack;
 use crate::store_access::StoreAccess;
 
 /// A pause in which a frontend works.
 const PAUSE: Duration = Duration::from_millis(2);
+/// How long it may take for a step; a part of this is spent behind each lie that it may survive.
+const STEP_MAX: Duration = Duration::from_secs(20);
 
 /// Be a hostile backend: of ringway's own frontend, or of any other
 ///
@@ -119,7 +121,7 @@ fn place<H: Hypervisor<Event: 'static> + 'static>(hypervisor: H, store: Client) 
         Meanwhile::Pause => std::thread::sleep(PAUSE),
         Meanwhile::Restart => eprintln!("hostile: if the frontend has given up, start it again"),
     });
-    let patience = u32::try_from(SOON.as_millis() / PAUSE.as_millis()).unwrap_or(u32::MAX);
+    let patience = u32::try_from(STEP_MAX.as_millis() / PAUSE.as_millis()).unwrap_or(u32::MAX);
     Box::new(Ground { hypervisor, store, meanwhile, patience })
 }
 

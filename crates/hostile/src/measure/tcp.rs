@@ -25,7 +25,7 @@ const LINE_PAUSE: Duration = Duration::from_millis(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the receiver's next line may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The subcommands of this program for the two ends.
 pub(crate) const RECEIVE: &str = "tcp-receive";

@@ -294,7 +294,7 @@ fn exchange_over_dpdk(queues: usize, maker: Maker) -> Result<(), String> {
     std::fs::write(dir.join("sent"), &sent).expect("written");
     let [(first, address), (second, other)] = GUESTS;
     let echo = format!(
-        "(socat -t60 - TCP:{other}:7,retry=3000,interval=0.1 < {0}/sent > {0}/back 2> {0}/output; \
+        "(socat -t600 - TCP:{other}:7,retry=3000,interval=0.1 < {0}/sent > {0}/back 2> {0}/output; \
          touch {0}/done) & ",
         dir.display()
     );

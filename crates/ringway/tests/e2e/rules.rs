@@ -428,7 +428,7 @@ s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'eth0')
 s.bind(('', 68))
 s.settimeout(0.5)
-for attempt in range(20):
+for attempt in range(120):
     s.sendto(b'discover', ('255.255.255.255', 67))
     try:
         print(s.recv(1000).decode())

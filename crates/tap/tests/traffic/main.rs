@@ -86,7 +86,7 @@ fn ping_crosses() -> Outcome {
         for address in [to.v4(), to.v6()] {
             let ping = from.run(move || {
                 let address = address.to_string();
-                Command::new("ping").args(["-c2", "-i0.2", "-W5", "-q", &address]).output()
+                Command::new("ping").args(["-c2", "-i0.2", "-W30", "-q", &address]).output()
             })?;
             match ping {
                 Ok(ping) => assert!(ping.status.success(), "{ping:?}"),
