@@ -319,6 +319,14 @@ impl Host {
         self.guest_text(guest, &["ping", "-n", "-c", "2", "-i", "0.05", "-w", "30", address]);
     }
 
+    /// Has a guest keep the address of a neighbor that replies. A kernel gives up after three
+    /// questions, a second apart, and drops what waits: on a busy machine, that happens.
+    pub fn keep_neighbor(&self, guest: &str, address: &str) {
+        self.ping(guest, address);
+        let keep = ["ip", "neigh", "change", address, "dev", "eth0", "nud", "permanent"];
+        self.guest_text(guest, &keep);
+    }
+
     /// Domain 0's XenStore.
     pub fn store(&self) -> Client {
         Client::connect(&self.dir().join("xenstored.sock")).expect("the store is there")

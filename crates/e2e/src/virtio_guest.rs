@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use rustix::process::Signal;
 
@@ -73,11 +74,22 @@ pub fn wait_for_queues(host: &Host, count: usize) {
     });
 }
 
-/// Kills the backend, and waits for the one in its place.
-pub fn kill_backend(host: &Host) {
+/// A program for [`guest_with`] that does as [`Host::keep_neighbor`], and then makes a file.
+pub fn keeping_neighbor(address: &str, done: &Path) -> String {
+    format!(
+        "(until ping -c1 -W1 {address} && ip neigh change {address} dev eth0 nud permanent; \
+         do :; done; touch {}) > {0}.log 2>&1 & ",
+        done.display()
+    )
+}
+
+/// Kills the backend, and waits for the one in its place. Returns when it was killed.
+pub fn kill_backend(host: &Host) -> Instant {
     let before = host.pid_of("backend");
     send(before, Signal::KILL);
+    let killed = Instant::now();
     host.wait("another backend", SOON, |host| {
         host.members().iter().any(|it| it.name == "backend" && it.pid != before).then_some(())
     });
+    killed
 }

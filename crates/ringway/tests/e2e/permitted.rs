@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use ringway_e2e::host::{Host, SOON, describe, wait_for};
 use ringway_e2e::machine::{ADDRESS, EchoConnection};
-use ringway_e2e::virtio_guest::{Maker, guest_with};
+use ringway_e2e::virtio_guest::{Maker, guest_with, keeping_neighbor};
 use ringway_vhost::{Region, RegionKey, Request};
 use ringway_wire::vhost_user::VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::rogues::{Pings, Rogue, memory};
+use crate::rogues::{Pings, Rogue, keep_neighbors, memory};
 use crate::virtio::{KEY, LEN};
 
 /// Chains of each ring.
@@ -393,20 +393,23 @@ const BURST: u64 = 1000;
 /// A kick that blocks its reader, and that the guest empties again before the worker reads it.
 #[test]
 fn a_kick_that_blocks_stops_no_worker() {
-    let Some(_turn) = ringway_e2e::shared_turn(&["ping", "socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["ip", "ping", "socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     // One worker: if it waits for the guest, all others do.
     let workers = "max-queues = 2\nworkers = 1";
     let host = Host::start(&description(dir, &["honest", "changing", "steady"], workers));
     let backend = host.pid_of("backend");
-    let _honest = guest_with(dir, "honest", Maker::Backend, "");
+    let kept = dir.join("kept");
+    let beside = keeping_neighbor("10.77.0.2", &kept);
+    let _honest = guest_with(dir, "honest", Maker::Backend, &beside);
     let echo = EchoConnection::start(&host, "a");
     echo.expect_progress(&host, "a guest of virtio");
     let [changing, steady] =
         [("changing", 1), ("steady", 2)].map(|(name, last)| Guest::start(&dir.join(name), last));
     let mut exchange = Exchange::new(changing, steady);
     exchange.go_on("as the back-end has set it up");
+    keep_neighbors(&host, &kept);
     let pings = [Pings::start(&host, "a", "10.77.0.2"), Pings::start(&host, "b", ADDRESS)];
 
     let kick = exchange.changing.front_end.kick.try_clone().expect("a descriptor");

@@ -14,8 +14,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ringway_e2e::host::{Host, Running, SOON, describe};
-use ringway_e2e::machine::{ADDRESS, EchoConnection};
-use ringway_e2e::virtio_guest::{Maker, guest_with};
+use ringway_e2e::machine::{ADDRESS, EchoConnection, wait_for_file};
+use ringway_e2e::virtio_guest::{Maker, guest_with, keeping_neighbor};
 use ringway_sys::poll::wait_readable;
 use ringway_vhost::request::Ack;
 use ringway_vhost::{Area, Region, RegionKey, Request};
@@ -480,6 +480,14 @@ impl Pings<'_> {
     }
 }
 
+/// Has `a`, `b` and the honest guest keep each other's addresses, for which none asks then.
+pub(crate) fn keep_neighbors(host: &Host, of_honest: &Path) {
+    for (guest, address) in [("a", "10.77.0.2"), ("b", "10.77.0.1"), ("b", ADDRESS)] {
+        host.keep_neighbor(guest, address);
+    }
+    wait_for_file(of_honest);
+}
+
 /// A front-end that asks as fast as it can, and reads the replies.
 struct Chatter {
     should_end: Arc<AtomicBool>,
@@ -523,7 +531,7 @@ impl Chatter {
 
 #[test]
 fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_frame() {
-    let Some(_turn) = ringway_e2e::shared_turn(&["ping", "socat", "unshare"]) else { return };
+    let Some(_turn) = ringway_e2e::shared_turn(&["ip", "ping", "socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let mut text = describe("max-queues = 2", &[("a", "", "queues = 2"), ("b", "", "queues = 2")]);
@@ -536,8 +544,11 @@ fn each_hostile_guest_is_disconnected_with_a_reason_and_honest_guests_lose_no_fr
     }
     let host = Host::start(&text);
     let backend = host.pid_of("backend");
-    let _honest = guest_with(dir, "honest", Maker::Backend, "");
+    let kept = dir.join("kept");
+    let beside = keeping_neighbor("10.77.0.2", &kept);
+    let _honest = guest_with(dir, "honest", Maker::Backend, &beside);
     EchoConnection::start(&host, "a").expect_progress(&host, "a guest of virtio");
+    keep_neighbors(&host, &kept);
     let mut pings = [Pings::start(&host, "a", "10.77.0.2"), Pings::start(&host, "b", ADDRESS)];
     let chatter = Chatter::start(&dir.join("chatter"));
     // All at the same time, because half a message has 10 s.

@@ -67,6 +67,8 @@ pub(crate) struct Pings {
 const BEFORE: usize = 100;
 const AFTER: usize = 200;
 
+/// Milliseconds between two of them.
+pub(crate) const PING_MS: u128 = 10;
 /// Of `ping`.
 pub(crate) const OPTIONS: &str = "-nDi0.01";
 
@@ -118,8 +120,10 @@ impl Pings {
 /// at most a batch may be missing that no counter has.
 fn kill_and_measure(host: &Host, what: &str) -> Duration {
     let pings = Pings::start(host);
-    let counted = dropped_by(host);
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later");
+    // What the backend drops after its counters were read has none.
+    let read = now();
+    let counted = dropped_by(host);
     let killed = now();
     kill_backend(host);
     let connected = host.wait("the front-end", SOON, |host| {
@@ -137,7 +141,7 @@ fn kill_and_measure(host: &Host, what: &str) -> Duration {
         first.saturating_sub(connected),
     );
     // While there was no front-end, the other guest did not know where to send them.
-    let unsent = connected.saturating_sub(killed).as_millis() / 10;
+    let unsent = connected.saturating_sub(read).as_millis() / PING_MS;
     let unsent = usize::try_from(unsent).expect("it was short");
     assert!(lost <= dropped + unsent + BATCH_MAX, "{lost} lost, {dropped} counted");
     first.saturating_sub(killed)
