@@ -5,19 +5,33 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use ringway_e2e::host::{Running, SOON, ringway, send, text_of, wait_for};
-use ringway_e2e::{shared_turn, turn};
+use ringway_e2e::shared_turn;
 use rustix::process::Signal;
 use serde_json::Value;
 
+/// The demo compares network devices and shared memory before and after, so it has its own.
+fn demo() -> Command {
+    let ours = ringway();
+    let mut demo = Command::new("unshare");
+    for (name, _) in ours.get_envs() {
+        demo.env_remove(name);
+    }
+    if !rustix::process::geteuid().is_root() {
+        demo.args(["--user", "--map-root-user"]);
+    }
+    demo.args(["--net", "--mount", "sh", "-c"]);
+    demo.arg("mount -t tmpfs tmpfs /dev/shm && exec \"$0\" demo \"$@\"");
+    demo.arg(ours.get_program()).stdin(Stdio::null());
+    demo
+}
+
 #[test]
 fn the_demo_uses_all_queues_and_leaves_nothing_behind() {
-    // Alone: the demo compares the network devices and shared memory of the whole machine before
-    // and after.
-    let Some(_turn) = turn(&["iperf3"]) else { return };
+    let Some(_turn) = shared_turn(&["iperf3", "mount", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("demo.json");
-    let mut demo = ringway();
-    demo.args(["demo", "--queues", "4", "--streams", "4", "--seconds", "1", "--json"]).arg(&file);
+    let mut demo = demo();
+    demo.args(["--queues", "4", "--streams", "4", "--seconds", "1", "--json"]).arg(&file);
     text_of(demo.output().expect("it can be started"), "ringway demo");
     let text = fs::read_to_string(&file).expect("written");
     let report: Value = serde_json::from_str(&text).expect("JSON");
@@ -56,11 +70,9 @@ const FRAME_LEN_MAX: u64 = 1514;
 
 #[test]
 fn a_xen_guest_and_a_virtio_guest_exchange_long_segments_and_a_verified_file() {
-    // Alone: the demo compares the network devices and shared memory of the whole machine before
-    // and after.
-    let Some(_turn) = turn(&["iperf3"]) else { return };
-    let mut demo = ringway();
-    demo.args(["demo", "--guests", "xen,virtio", "--queues", "2", "--seconds", "1", "--json", "-"]);
+    let Some(_turn) = shared_turn(&["iperf3", "mount", "unshare"]) else { return };
+    let mut demo = demo();
+    demo.args(["--guests", "xen,virtio", "--queues", "2", "--seconds", "1", "--json", "-"]);
     let text = text_of(demo.output().expect("it can be started"), "ringway demo");
     let report: Value = serde_json::from_str(&text).expect("JSON");
     for rate in ["tx_bits_per_second", "rx_bits_per_second"] {
