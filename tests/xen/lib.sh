@@ -266,19 +266,50 @@ END
     guest_renew "$name"
 }
 
-# libxl kills its own hotplug script after 40 seconds, which it may need on a busy machine. Only then
-# is the domain created again, until the scenario's own limit: NAME
+# Runs xl, and prints what it says. On a busy machine, two limits of libxl's own are too short: it
+# kills its hotplug script after 40 seconds, and waits 10 for the backend. Then `gave_up` is set:
+# SECONDS WORD...
+run_xl() {
+    local status=0 said=$state/xl.said
+    within "$1" xl "${xl_options[@]}" "${@:2}" 2> "$said" || status=$?
+    cat "$said"
+    gave_up=''
+    ! grep -qE 'killing execution of .* because of timeout|device_backend_callback: .*unable to add' "$said" ||
+        gave_up=$status
+    return "$status"
+}
+
+# Makes a domain, again if libxl gave up, until the scenario's own limit: NAME
 create_domain() {
-    local status said=$state/$1.create
+    local status
     while :; do
         status=0
-        within 300 xl "${xl_options[@]}" create "$state/$1.cfg" 2> "$said" || status=$?
-        cat "$said"
-        grep -q 'killing execution of .* because of timeout' "$said" || break
-        [ "$status" != 0 ] || break
-        say "libxl gave up on its script: again"
+        run_xl 300 create "$state/$1.cfg" || status=$?
+        [ "$status" != 0 ] || return 0
+        [ -n "$gave_up" ] || fail "xl create $1: status $status"
+        say "libxl gave up: again"
     done
-    [ "$status" = 0 ] || fail "xl create $1: status $status"
+}
+
+# Gives a guest a vif, again if libxl gave up, unless the backend says why it serves none:
+# NAME WORD...
+attach() {
+    local status vifs new
+    vifs=$(guest_path "$1")/device/vif
+    while :; do
+        # With a line that matches none, where there is no vif yet.
+        { echo - && xenstore-list "$vifs" 2> /dev/null; } > "$state/vifs" || true
+        status=0
+        run_xl 120 network-attach "$@" || status=$?
+        [ "$status" != 0 ] || return 0
+        [ -n "$gave_up" ] || fail "xl network-attach $*: status $status"
+        # libxl leaves it as it is.
+        for new in $(xenstore-list "$vifs" 2> /dev/null | grep -vxFf "$state/vifs" || true); do
+            ! backend_error "$1" "$new" || fail "xl network-attach $*: the backend refuses it"
+            run_xl 120 network-detach "$1" "$new" || say "xl network-detach $1 $new: status $?"
+        done
+        say "libxl gave up: again"
+    done
 }
 
 # Serves Linux on 10.77.0.1 for firmware that fetches it, and prints the script for iPXE: QUEUES
@@ -521,8 +552,9 @@ backend_key_is() {
     [ "$(backend_key "$1" "$2")" = "$3" ]
 }
 
+# Of a guest's first vif, or of another: NAME [INDEX]
 backend_path() {
-    xenstore-read "$(guest_path "$1")/device/vif/0/backend"
+    xenstore-read "$(guest_path "$1")/device/vif/${2:-0}/backend"
 }
 
 frontend_key() {
@@ -538,10 +570,11 @@ vif_wait() {
     wait_until 60 "the vif of $1 is connected" vif_is_connected "$1"
 }
 
-# Prints the backend's error for a guest's vif; Linux's backend writes it below its domain's path.
+# Prints the backend's error for a guest's vif; Linux's backend writes it below its domain's path:
+# NAME [INDEX]
 backend_error() {
     local path
-    path=$(backend_path "$1")
+    path=$(backend_path "$@")
     xenstore-read "$path/error" 2> /dev/null ||
         xenstore-read "${path%%/backend/*}/error/${path#/local/domain/*/}/error" 2> /dev/null
 }

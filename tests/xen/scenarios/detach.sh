@@ -10,7 +10,7 @@ wait_until 30 "eth0 is gone" guest a 'test ! -e /sys/class/net/eth0'
 wait_until 30 "$vif is gone" test ! -e "/sys/class/net/$vif"
 
 say "attach"
-within 60 xl network-attach a "mac=$(guest_mac 2)" bridge=br0 || fail "xl network-attach: status $?"
+attach a "mac=$(guest_mac 2)" bridge=br0
 wait_until 60 "eth0 is there" guest a 'test -e /sys/class/net/eth0'
 guest a 'ip address add 10.77.0.2/24 dev eth0 && ip link set eth0 up'
 vif_wait a

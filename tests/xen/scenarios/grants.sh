@@ -35,8 +35,7 @@ is_connected() {
 say "vifs until one is too many"
 waits=no
 for ((index = 1; index <= vifs; index++)); do
-    within 120 xl network-attach a "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 backend=driver ||
-        fail "xl network-attach: status $?"
+    attach a "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 backend=driver
     wait_until 120 "vif $index is connected, or says why it is not" is_connected_or_says_why $index
     is_connected $index || { waits=$index; break; }
 done

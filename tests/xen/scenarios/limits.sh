@@ -18,8 +18,7 @@ say "vifs until one is refused"
 refused=no
 for ((index = 1; index <= vifs; index++)); do
     # The number is given, as libxl takes that of the last node and oxenstored lists 9 after 10.
-    within 120 xl network-attach a "devid=$index" "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 \
-        backend=driver || { refused=$index; break; }
+    attach a "devid=$index" "mac=$(guest_mac $((2 + 16 * index)))" bridge=br0 backend=driver
     path=$(xenstore-read "$(guest_path a)/device/vif/$index/backend")
     end=$((SECONDS + PATIENCE * 60))
     until [ "$(xenstore-read "$path/state")" = 4 ] || [ $SECONDS -ge $end ] ||
