@@ -48,7 +48,7 @@ dpkg-deb --raw-extract /payload/ringway_*.deb "$state/newer"
 sed -i 's/^Version: .*/&+newer/' "$state/newer/DEBIAN/control"
 dpkg-deb --root-owner-group --build "$state/newer" /payload/ringway_NEWER.deb > /dev/null
 rings=$(xenstore-ls "$(guest_path a)/device/vif/0" | grep -E 'ring-ref|event-channel')
-keep_busy a 60
+keep_busy a
 page check
 page restart
 busy_to_the_end

@@ -2,7 +2,7 @@
 # sets: full admin
 # limit: 900
 serve_guest 2
-keep_busy a 60
+keep_busy a
 xl pause a
 sleep 30 # waits: the time of the pause is what is tested
 expect "states while it is paused" 4/4 "$(frontend_key a state)/$(backend_key a state)"

@@ -21,9 +21,10 @@ come_and_go() {
     check_ping dom0 10.77.0.2
     iperf_serve a
     # Slow enough that the destruction gets its share of an emulated CPU.
-    iperf3 --client 10.77.0.2 --connect-timeout 60000 --time 900 --bidir -b 10M > "$FOLDER/busy" 2>&1 &
+    note_carried
+    iperf3 --client 10.77.0.2 --connect-timeout $((PATIENCE * 60000)) --time 36000 --bidir -b 10M > "$FOLDER/busy" 2>&1 &
     busy=$!
-    wait_until 300 "a megabyte each way" has_carried "$(guest_vif a)" $busy "$FOLDER/busy"
+    wait_until 300 "a megabyte each way" have_carried $busy "$FOLDER/busy"
     guest_destroy a
     kill $busy 2> /dev/null || true
     wait $busy || true
