@@ -776,13 +776,29 @@ race() {
 # Runs the doctor in a place while a guest sends and receives, keeps the record, and fails unless a
 # check finds a problem (sick) or none (healthy): PLACE NAME CHECK sick|healthy [WHAT IPERF3 SENDS]
 diagnose() {
-    under_load "${5:---bidir}" "$1" "ringway doctor record /tmp/$2.tar --interval 5"
-    judge "$@"
+    local try found
+    # Traffic that gets no CPU in these seconds meets no limit, so there are more of them.
+    for try in 1 2 3 4 5; do
+        under_load "${5:---bidir}" "$1" "ringway doctor record /tmp/$2.tar --interval 5"
+        found_by "$1" "$2" "$3"
+        [ "$4" = sick ] && [ "$found" != sick ] || break
+        say "$2: $3 finds it $found in try $try"
+    done
+    expect "$2 by $3" "$4" "$found"
+    say "$2: $3 finds it $found"
 }
 
 # The same as `diagnose`, for a record that was made in a place: PLACE NAME CHECK sick|healthy
 judge() {
-    local place=$1 name=$2 check=$3 expected=$4 found
+    local found
+    found_by "$1" "$2" "$3"
+    expect "$2 by $3" "$4" "$found"
+    say "$2: $3 finds it $found"
+}
+
+# Sets `found` to what a check finds in a record: sick, healthy or nothing: PLACE NAME CHECK
+found_by() {
+    local place=$1 name=$2 check=$3
     if [ "$place" != dom0 ]; then
         fetch "$place" "/tmp/$name.tar"
     fi
@@ -791,25 +807,38 @@ judge() {
     ringway doctor --root "/tmp/$name.tar" > "$FOLDER/$name.txt" || true
     found=$(jq -r '[.findings[].severity] | if any(. == ("warning", "problem")) then "sick"
         elif any(. == ("ok", "note")) then "healthy" else "nothing" end' "$FOLDER/$name.json")
-    expect "$name by $check" "$expected" "$found"
-    say "$name: $check finds it $found"
 }
 
 # Runs a command while iperf3 sends to guest a: WHAT IPERF3 SENDS, PLACE, COMMAND
 under_load() {
-    # shellcheck disable=SC2086
-    while_running "iperf3 --client 10.77.0.2 -t 60 -P 4 $1" "$2" "$3"
+    # waits: the server does not say when it has ended the last run
+    while_running "until iperf3 --client 10.77.0.2 -t 36000 -P 4 $1; do sleep 0.5; done" "$2" "$3"
 }
 
-# Runs a command while another one runs in dom0: OTHER, PLACE, COMMAND
+# Runs a command while another one makes traffic in dom0, once that has begun:
+# OTHER, PLACE, COMMAND [BYTES OF ITS BEGINNING]
 while_running() {
-    local result=0
+    local result=0 load before
+    before=$(bytes_here)
     setsid timeout $((PATIENCE * 300)) bash -c "$1" > /tmp/load 2>&1 &
+    load=$!
+    wait_until 60 "traffic of $1" has_begun "$load" $((before + ${4:-1048576}))
     # waits: a rate is measured, so the other command should have left its beginning behind
     at "$2" "sleep 2 && $3" || result=$?
-    kill -- -$! 2> /dev/null || true
-    wait $! || true
+    kill -- -$load 2> /dev/null || true
+    wait $load || true
     return $result
+}
+
+# All bytes of dom0's interfaces.
+bytes_here() {
+    awk 'NR > 2 && $1 != "lo:" { sum += $2 + $10 } END { printf "%.0f\n", sum }' /proc/net/dev
+}
+
+# Whether interfaces have carried so many bytes while a process goes on: PROCESS BYTES
+has_begun() {
+    kill -0 "$1" || fail "no traffic: $(tail -n 1 /tmp/load)"
+    [ "$(bytes_here)" -ge "$2" ]
 }
 
 # Brings a file from a guest to the same place in dom0: NAME FILE

@@ -27,7 +27,7 @@ ring() {
 }
 
 # Pings only: after the first missed frame, the emulated card's counter grows without frames.
-while_running "ping -i 0.2 10.77.1.2" dom0 "ringway doctor record /tmp/card-healthy.tar --interval 5"
+while_running "ping -i 0.2 10.77.1.2" dom0 "ringway doctor record /tmp/card-healthy.tar --interval 5" 200
 judge dom0 card-healthy D29 healthy
 
 # Makes a CPU late, with a ring for one burst: a long list of filter rules, and datagrams of seven
