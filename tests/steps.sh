@@ -39,7 +39,7 @@ page() {
             ;;
         *)
             (cd "${page%/*}" && APT_CONFIG=$(apt_config) DEBIAN_FRONTEND=noninteractive SYSTEMD_PAGER='' \
-                timeout 600 bash -c "$line" < /dev/null) || fail "the page, $name: $line: status $?"
+                timeout $((PATIENCE * 600)) bash -c "$line" < /dev/null) || fail "the page, $name: $line: status $?"
             ;;
         esac
     done 5< "$state/page"

@@ -531,11 +531,12 @@ census() {
 # Writes a census to $state/after, repeatedly until it equals $state/before, because some resources
 # are released a moment later.
 census_again() {
-    local try
-    for ((try = 1; try <= 5 * PATIENCE; try++)); do
+    local end=$((SECONDS + PATIENCE * 60))
+    while :; do
         census > "$state/after"
         ! diff "$state/before" "$state/after" || break
-        say "try $try: not as before yet"
+        [ $SECONDS -lt $end ] || break
+        say "not as before yet"
         sleep 3 # waits: looks again until all is released
     done
 }
@@ -600,7 +601,7 @@ check_ping() {
     wait_until 60 "$address answers a ping from $from" at "$from" "ping -c 1 -W 2 $address"
     # A late reply on a busy machine is no fault.
     for try in 1 2 3; do
-        ! at "$from" "ping -q -c 5 -i 0.2 -W 5 $* $address" | grep ' 0% packet loss' || return 0
+        ! at "$from" "ping -q -c 5 -i 0.2 -W $((PATIENCE * 5)) $* $address" | grep ' 0% packet loss' || return 0
         say "ping $* $address from $from: some were lost in try $try"
     done
     fail "pings from $from to $address were lost"
@@ -611,7 +612,7 @@ iperf() {
     local address=$1 limit
     shift
     limit=${IPERF_LIMIT:-90}
-    within "$limit" iperf3 --client "$address" --connect-timeout 60000 --json "$@" \
+    within "$limit" iperf3 --client "$address" --connect-timeout $((PATIENCE * 60000)) --json "$@" \
         > "$state/iperf.json" 2> "$state/iperf.err" ||
         { say "iperf3: $(jq -r '.error // empty' "$state/iperf.json") $(cat "$state/iperf.err")"; return 1; }
     jq '.end | (.sum_received // .sum).bits_per_second | round' "$state/iperf.json"

@@ -100,7 +100,7 @@ hostile_act() {
         broken+=("$name: status $status: $account")
         verdict=BROKEN
     fi
-    [ "$BACKEND" = kernel ] || backend_answers > /dev/null
+    [ "$BACKEND" = kernel ] || wait_until 30 "the backend answers after $name" backend_answers
     if [ $percent -gt $lost_max ]; then
         broken+=("$name: $lost of $sent pings were lost")
         verdict=BROKEN

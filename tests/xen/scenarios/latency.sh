@@ -7,7 +7,12 @@ modprobe -a tun veth sch_tbf
 status=0
 ringway lab run latency --quick --seed 1 --out "$FOLDER/study" > "$FOLDER/lab.txt" 2>&1 || status=$?
 say "$(tail -n 12 "$FOLDER/lab.txt")"
-[ $status = 0 ] || fail "ringway lab run latency --quick: status $status"
+# Cells of which its own counters contradict all attempts, as where programs get no CPU, are named.
+unmeasured=$(sed -n 's/^not measured: //p' "$FOLDER/lab.txt")
+if [ $status != 0 ]; then
+    [ -n "$unmeasured" ] || fail "ringway lab run latency --quick: status $status"
+    ! grep ' FAILED: ' "$FOLDER/lab.txt" || fail "ringway lab run latency --quick: a run failed"
+fi
 
 # Of a cell: METRIC, STATISTIC, PATH
 of_cell() {
@@ -16,6 +21,9 @@ of_cell() {
 }
 
 for path in host guest-asynchronous guest-staged; do
-    rate=$(of_cell throughput-bps mean $path) || fail "there is no throughput of $path"
-    measure "${path//-/_}_mbps" "$(jq -n "$rate / 1e6 | round")"
+    if rate=$(of_cell throughput-bps mean $path); then
+        measure "${path//-/_}_mbps" "$(jq -n "$rate / 1e6 | round")"
+    else
+        case $unmeasured in *"$path"*) say "not measured: $path" ;; *) fail "there is no throughput of $path" ;; esac
+    fi
 done

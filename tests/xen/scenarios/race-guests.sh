@@ -13,7 +13,7 @@ between() {
 }
 
 ping_pong() {
-    guest a timeout 60 sockperf ping-pong --ip 10.77.0.3 --time $seconds > "$state/sockperf" 2>&1
+    guest a timeout $((PATIENCE * 60)) sockperf ping-pong --ip 10.77.0.3 --time $seconds > "$state/sockperf" 2>&1
 }
 
 measure_all() {

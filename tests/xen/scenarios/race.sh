@@ -15,7 +15,7 @@ datagrams() {
 }
 
 ping_pong() {
-    timeout 60 sockperf ping-pong --ip 10.77.0.2 --time $seconds > "$state/sockperf" 2>&1
+    within 60 sockperf ping-pong --ip 10.77.0.2 --time $seconds > "$state/sockperf" 2>&1
 }
 
 measure_all() {
