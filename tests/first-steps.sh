@@ -23,6 +23,7 @@ connected() {
 }
 
 replies() {
+    # waits: then it is tried again
     ringway guest exec a -- ping -q -c 1 -W 1 10.77.0.2
 }
 

@@ -385,6 +385,7 @@ guest_comes_up() {
     local up
     up=$(guest_path "$1")/data/up
     # The first event is for the watch itself.
+    # waits: it is called again
     guest_is_up "$1" || timeout 5 xenstore-watch -n 2 "$up" || true
     guest_is_up "$1"
 }

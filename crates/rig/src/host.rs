@@ -17,6 +17,7 @@ pub const PROGRAM: &str = "ringway";
 /// The longest time from the start until all guests are connected.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest time from the request to end until all processes have ended.
+// waits: then it is killed, which ends them as well.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A host that was started. Dropping it kills it.

@@ -1,8 +1,9 @@
 //! Checks that tests order events by events.
 //!
 //! A test that waits a fixed time fails when the machine is busy, or passes because nothing has
-//! happened yet. Each place that sleeps, takes silence for proof or bounds an elapsed time gives
-//! its reason in a comment `waits: REASON`, at the end of the line or directly above it.
+//! happened yet. Each place that sleeps, gives up soon, takes silence for proof or bounds an
+//! elapsed time gives its reason in a comment `waits: REASON`, at the end of the line or directly
+//! above it.
 //!
 //! A time limit that only ends a test that hangs is named `PATIENCE`, and is long.
 
@@ -11,15 +12,19 @@ use crate::tree::{SourceFile, Tree};
 /// What a comment says before its reason. Split here so that this file has none without one.
 const MARK: &str = concat!("wai", "ts: ");
 /// The least patience: a machine that is busy with other work takes many times as long.
-const PATIENCE_SECS_MIN: u64 = 30;
+const PATIENCE_SECS_MIN: u32 = 30;
 /// What the names of such limits end with.
 const PATIENCES: [&str; 2] = ["PATIENCE", "SOON"];
 /// A program of a shell's that sleeps for longer stands for one that hangs.
 const SLEEP_SECS_MAX: f64 = 60.0;
+/// The least time limit of a script's command that does not grow with its `PATIENCE`.
+const TIMEOUT_SECS_MIN: f64 = 300.0;
 /// Suites that several crates run, besides the files in `tests` folders.
 const SUITES: [&str; 2] = ["/conformance.rs", "/interleavings.rs"];
 /// What only tests use.
 const SUPPORT: &str = "crates/e2e/src/";
+/// Parts of programs that tests run for what they find: their patience is the test's.
+const RUN_BY_TESTS: [&str; 2] = ["crates/hostile/src/", "crates/rig/src/"];
 
 /// Every place that waits without a reason, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
@@ -30,10 +35,12 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
             () if is_shell_of_tests(file) => in_shell,
             () => continue,
         };
+        let is_run = RUN_BY_TESTS.iter().any(|folder| file.path.starts_with(folder));
         let lines: Vec<(&str, bool)> = lines(file).collect();
         for (index, (line, is_test)) in lines.iter().enumerate() {
             let is_marked = || is_marked(&lines[..=index]);
-            if let Some(what) = find(line).filter(|_| *is_test && !is_marked()) {
+            let counts = |what: &&str| *is_test || (is_run && *what == SHORT_PATIENCE);
+            if let Some(what) = find(line).filter(counts).filter(|_| !is_marked()) {
                 let line = index + 1;
                 findings.push(format!("{}:{line}: {what}, without `{MARK}REASON`", file.path));
             }
@@ -88,6 +95,8 @@ fn is_marked(lines: &[(&str, bool)]) -> bool {
     gives_reason(last) || is_said_above(before) || is_said_above(above_string)
 }
 
+const SHORT_PATIENCE: &str = "a PATIENCE is short";
+
 fn in_rust(line: &str) -> Option<&'static str> {
     let code = line.split("//").next().unwrap_or_default();
     let has_any = |calls: &[&str]| calls.iter().any(|call| after_word(code, call).is_some());
@@ -100,7 +109,10 @@ fn in_rust(line: &str) -> Option<&'static str> {
         || (!is_comment && sleeps_in_shell(line))
     {
         Some("it sleeps")
-    } else if lasts_otherwise(&LIMITED) || has_short_limit(code) {
+    } else if lasts_otherwise(&LIMITED)
+        || has_short_limit(code)
+        || (!is_comment && gives_up_soon(line))
+    {
         Some("it waits for less than a PATIENCE")
     } else if has_any(&["try_recv()"]) && !has_any(&["while let Ok("]) && !code.contains("().ok()")
         || has_any(&["poll("]) && has_any(&["Timespec::default()", "NOW"])
@@ -111,10 +123,11 @@ fn in_rust(line: &str) -> Option<&'static str> {
     } else if lasts_otherwise(&["elapsed < ", "elapsed <= ", "took < ", "took <= "])
         || lasts_otherwise(&["Instant::now() + "])
         || is_elapsed_bounded(code)
+        || (!code.contains("assert") && lasts_otherwise(&["elapsed() > "]))
     {
         Some("it bounds an elapsed time")
     } else if patience_secs(code).is_some_and(|secs| secs < PATIENCE_SECS_MIN) {
-        Some("a PATIENCE is short")
+        Some(SHORT_PATIENCE)
     } else {
         None
     }
@@ -171,8 +184,28 @@ fn is_patience(argument: &str) -> bool {
     PATIENCES.iter().any(|patience| name.ends_with(patience))
 }
 
+/// Whether a tool that a line runs gives up soon: `ping`, unless it is tried in a loop, `socat`, or
+/// a socket of Python's.
+fn gives_up_soon(line: &str) -> bool {
+    let is_short = |secs: f64| secs < f64::from(PATIENCE_SECS_MIN);
+    let has_short = |word: &str| number_after(line, word).is_some_and(is_short);
+    let is_tried = ["until ", "while "].iter().any(|word| line.contains(word));
+    let tries = number_after(line, "retry=").zip(number_after(line, "interval="));
+    (line.contains("ping") && !is_tried && (has_short("-w") || has_short("-W")))
+        || tries.is_some_and(|(tries, pause)| is_short(tries * pause))
+        || has_short(".settimeout(")
+}
+
+/// The number behind a word, of the same argument or of the next.
+fn number_after(line: &str, word: &str) -> Option<f64> {
+    let (_, rest) = line.split_once(word)?;
+    let number = rest.trim_start_matches(['"', ',', ' ']);
+    let end = number.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    number[..end.unwrap_or(number.len())].parse().ok()
+}
+
 /// The whole seconds of a constant with such a name.
-fn patience_secs(code: &str) -> Option<u64> {
+fn patience_secs(code: &str) -> Option<u32> {
     let mut constants = PATIENCES.iter().filter_map(|name| code.split_once(name));
     let value = constants.find_map(|(_, rest)| rest.strip_prefix(": "))?;
     let (_, value) = value.split_once(" = ")?;
@@ -188,6 +221,10 @@ fn in_shell(line: &str) -> Option<&'static str> {
     let is_timed = words.take_while(|word| word.starts_with('-')).any(|word| word.contains('t'));
     if sleeps_in_shell(code) || is_timed {
         Some("it sleeps")
+    } else if gives_up_soon(code)
+        || number_after(code, "timeout ").is_some_and(|secs| secs < TIMEOUT_SECS_MIN)
+    {
+        Some("it waits for less than its PATIENCE")
     } else if code.contains("! ping ") {
         Some("it takes silence for proof")
     } else {
@@ -255,6 +292,11 @@ mod tests {
             concat!("const PATIENC", "E: Duration = Duration::from_secs(5);"),
             concat!("const PATIENC", "E: Duration = Duration::from_millis(90_000);"),
             concat!("const SOO", "N: Duration = Duration::from_secs(2);"),
+            "        since.elapsed() > LONG",
+            concat!("    f(&[\"pi", "ng\", \"-c\", \"1\", \"-W\", \"1\", address]);"),
+            concat!("    tool(pid, \"pi", "ng -c1 -w2 a\");"),
+            concat!("    f(\"TCP:a:7,ret", "ry=100,interval=0.05\");"),
+            concat!("s.set", "timeout(0.5)"),
         ] {
             assert_eq!(found(line), [1, 0, 0], "{line}");
         }
@@ -278,6 +320,9 @@ mod tests {
             "    assert!(start.elapsed() < PATIENCE);",
             "    assert!(start.elapsed() >= LONG);",
             "    let end = Instant::now() + END_PATIENCE;",
+            "    if start.elapsed() > PATIENCE {",
+            "    let reach = \"ping -n -c 1 -W 30 a; until ping -c1 -W1 a; do :; done\";",
+            "    let connect = \"TCP:a:7,retry=3000,interval=0.1\";",
             "const PATIENCE: Duration = Duration::from_secs(30);",
             "const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };",
         ] {
@@ -313,6 +358,14 @@ mod tests {
     const SLEEP: &str = concat!("slee", "p ");
 
     #[test]
+    fn the_patience_of_programs_that_tests_run_is_theirs() {
+        let short = concat!("const PATIENC", "E: Duration = Duration::from_secs(20);\n");
+        let pause = "    sleep(PAUSE);\n";
+        let of = |path: &str| findings(path, &format!("{short}{pause}"));
+        assert_eq!((of("crates/rig/src/a.rs"), of("crates/engine/src/a.rs")), (1, 0));
+    }
+
+    #[test]
     fn scripts_of_tests_give_their_reasons() {
         let sleep = format!("    {SLEEP}1\n");
         assert_eq!(findings("tests/xen/lib.sh", &sleep), 1);
@@ -325,6 +378,8 @@ mod tests {
         assert_eq!(findings("a/tests/a.rs", &in_rust), 1);
         let marked = format!("{SLEEP}1 # {MARK}Xen prints for a second\n# {MARK}\n{SLEEP}2\n");
         assert_eq!(findings("tests/xen/lib.sh", &marked), 1, "one has no reason");
+        let limits = "timeout 60 a\ntimeout 600 a\ntimeout $((PATIENCE * 60)) a\n";
+        assert_eq!(findings("tests/a.sh", limits), 1, "one is fixed, and short");
         assert_eq!(findings("scripts/release.sh", &sleep), 0);
         assert_eq!(findings("tests/xen/README.md", &sleep), 0);
     }

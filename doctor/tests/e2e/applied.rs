@@ -108,7 +108,7 @@ fn echoes(pair: &Pair) -> u32 {
 /// Whether long packets arrive, of which a short one that follows on the same path is proof.
 fn do_long_arrive(pair: &Pair) -> bool {
     let before = echoes(pair);
-    // None of them is waited for.
+    // waits: for none of them.
     let long = format!("ping -n -c 3 -i 0.05 -W 0.01 -M do -s 8000 {GUEST}");
     pair.on_host(&long).output().expect("it starts");
     // With `-w` it sends one request more each second until a reply comes.

@@ -38,6 +38,7 @@ down_and_up() {
 
 # Few pages are posted, and frames arrive at once: lost ones get no reply.
 burst() {
+    # waits: replies that are later count as lost, with either backend
     lost=$(within 60 ping -q -c 200 -i 0.002 -s 1400 -W 2 10.77.0.2 | sed -n 's/.* \([0-9.]*\)% packet loss.*/\1/p')
 }
 

@@ -25,8 +25,8 @@ const HONEST: DomId = DomId(0);
 const HOSTILE: DomId = DomId(5);
 /// The honest backend's vif.
 const OTHER: usize = 1;
-/// Turns of the frontend for a step of the handshake: it needs a few.
-const PATIENCE: u32 = 1000;
+/// Turns of the frontend for a step of the handshake.
+const TURNS_MAX: u32 = 1000; // not a limit: it needs a few
 /// Pages of a frontend of two queues and a control ring, for as many connections as a backend may
 /// spoil by keeping their pages mapped.
 const PAGES_KEPT_MAX: usize = 4 * (2 * 514 + 2); // not a limit: what a verdict allows
@@ -98,7 +98,7 @@ impl Trial {
         let (hypervisor, vif) = (self.backends[handle].clone(), self.vifs[handle]);
         let store = self.store.connect(vif.backend).context("a session")?;
         let meanwhile = Box::new(|how| self.let_work(how));
-        let ground = Ground { hypervisor, store, meanwhile, patience: PATIENCE };
+        let ground = Ground { hypervisor, store, meanwhile, patience: TURNS_MAX };
         Ok(Liar::new(Box::new(ground), vif, 1))
     }
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::child::{Child, PartError};
 use crate::launcher::Launcher;
 
-/// The longest wait; the measurement then begins all the same, and its counters show the gap.
+/// The longest wait.
+// waits: the measurement then begins all the same, and its counters show the gap.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -9,6 +9,7 @@ use crate::launcher;
 use crate::stop::Stop;
 
 /// The longest time for a program to print its version.
+// waits: a tool that hangs is used all the same, with an unknown version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The version of a tool; `None` if it is not installed.

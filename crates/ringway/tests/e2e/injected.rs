@@ -278,6 +278,7 @@ fn assert_powerless(host: &Host, name: &str, address: &str) {
     let (whole, tenant) = (host.pid_of("ringway run"), host.pid_of(name));
     let reach = || {
         host.wait("a reply of its guest", SOON, |_| {
+            // waits: then it asks again.
             tool(whole, &format!("ping -n -c 1 -W 1 {address}"))
         })
     };

@@ -181,6 +181,7 @@ fn vlans_and_private_ports_hold_between_tenants() {
 
 /// Whether an address replies in a moment.
 fn has_reply(host: &Host, guest: &str, address: &str) -> bool {
+    // waits: where none must come, what follows shows that none has; elsewhere, it is repeated.
     let ping = ["ping", "-n", "-c", "1", "-W", "0.2", address];
     host.in_guest(guest, &ping).output().expect("it can be started").status.success()
 }

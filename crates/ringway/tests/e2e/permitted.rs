@@ -264,6 +264,7 @@ impl Exchange {
         steady.make_room();
         // While its port is not there, the switch drops frames to the changing guest, or floods
         // them to others. So only what it transmits, or had in its rings, may not be lost.
+        // waits: a frame that was dropped has no event, and is sent again.
         let is_due = self.pending.is_none_or(|since| since.elapsed() > RESEND_AFTER);
         if is_due && steady.transmit(changing.mac, self.received) {
             self.pending = Some(Instant::now());

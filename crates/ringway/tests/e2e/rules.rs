@@ -427,7 +427,7 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'eth0')
 s.bind(('', 68))
-s.settimeout(0.5)
+s.settimeout(0.5) # waits: then it asks again
 for attempt in range(120):
     s.sendto(b'discover', ('255.255.255.255', 67))
     try:

@@ -156,6 +156,7 @@ fn a_guest_on_a_trunk_port_exchanges_tcp_with_each_vlan() {
             host.guest_text(guest, &["ip", "address", "add", address, "dev", device]);
         }
         host.wait("the trunk", SOON, |host| {
+            // waits: then it asks again.
             let ping = ["ping", "-n", "-c", "1", "-W", "1", "10.78.0.2"];
             host.in_guest("t", &ping).output().ok()?.status.success().then_some(())
         });

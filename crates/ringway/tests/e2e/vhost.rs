@@ -442,6 +442,7 @@ fn linux_tags_frames_for_a_vlan_that_another_guest_is_in_without_knowing() {
     echo.expect_progress(&host, "with tags at one end");
     let refused = |host: &Host| host.vif("vm1")?.refused.get("vlan").copied();
     let before = refused(&host).unwrap_or(0);
+    // waits: for no reply; that the requests were refused is counted.
     machine.run("ping -c 3 -W 1 10.78.0.1 || true");
     host.wait("a frame of another VLAN to be refused", SOON, |host| {
         refused(host).filter(|count| *count > before)
