@@ -22,7 +22,6 @@ mod defaults;
 mod device;
 mod host;
 mod limited;
-mod log;
 mod mirrors;
 mod negotiated;
 mod notes;
@@ -62,7 +61,6 @@ pub use device::{
 };
 pub use host::{Event, Host};
 pub use limited::{Limited, unlimited};
-pub use log::{LeftOut, LogAllowance};
 pub use notes::{Note, Notes, Retried};
 pub use occupants::Occupants;
 pub use ovs_ports::{OvsPorts, PortOrder};

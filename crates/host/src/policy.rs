@@ -8,9 +8,9 @@ use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, QueueCounter
 use ringway_engine::steps::Command;
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
+use ringway_vif_shell::LeftOut;
 use ringway_xenbus::Keys;
 
-use crate::log::LeftOut;
 use crate::shared::Shared;
 use crate::vif_state::{VifState, command};
 use crate::world::{Hosting, World};

@@ -11,6 +11,7 @@ use ringway_netback::Interrupted;
 use ringway_ovs::{Bind, Facts, PortWanted};
 use ringway_steering::control::HashControl;
 use ringway_switch::PortId;
+use ringway_vif_shell::{LeftOut, LogAllowance};
 use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Keys, Offer, VifLimits};
 
@@ -20,7 +21,6 @@ use crate::comparison::Followed;
 use crate::connection::Connection;
 use crate::device::{HostLinks, Link, Purpose, VifDevice};
 use crate::limited::{Limited, unlimited};
-use crate::log::{LeftOut, LogAllowance};
 use crate::quarantine::Charged;
 use crate::rules::Rules;
 use crate::shared::Shared;

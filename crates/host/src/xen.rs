@@ -15,7 +15,7 @@ use ringway_netback::{
     Changes, ControlParts, ControlRole, FrontendFeatures, Interrupted, MulticastControl, QueueParts,
 };
 use ringway_ovs::{Bind, Facts, check_id};
-use ringway_vif_shell::{BackendEnd, BackendProcess, Note, device};
+use ringway_vif_shell::{BackendEnd, BackendProcess, LeftOut, Note, device};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Attachment, Input, NotAttached};
 use ringway_xenbus::keys::BIND;
@@ -29,7 +29,6 @@ use rustix::io::Errno;
 use crate::attach::{NewQueues, connect, disconnect};
 use crate::chosen::{self, Chosen};
 use crate::device::{Devices, HOST_ADDRESS};
-use crate::log::LeftOut;
 use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
 use crate::shared::Shared;

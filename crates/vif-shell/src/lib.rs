@@ -18,10 +18,12 @@ mod backend;
 pub mod device;
 mod drive;
 mod frontend;
+mod log;
 
 pub use backend::{BackendEnd, BackendProcess};
 pub use drive::{Machine, OnRefusal, Shell, drive};
 pub use frontend::{FrontendEnd, FrontendProcess, Released, set_error};
+pub use log::{LeftOut, LogAllowance};
 
 use ringway_xenbus::XenbusState;
 use ringway_xenstore::Refusal;

@@ -5,13 +5,13 @@ use std::io;
 use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_engine::steps::Attachment;
 use ringway_vhost::backend::{Negotiated, Offer};
+use ringway_vif_shell::LeftOut;
 
 use super::VirtioWanted;
 use super::features::offered;
 use super::guest::Guest;
 use crate::attach::{NewQueues, connect, disconnect};
 use crate::device::{Kernel as _, LinkSetting, Tap as _};
-use crate::log::LeftOut;
 use crate::session::{Rings, SessionHost};
 use crate::vif_state::VifState;
 use crate::world::{Hosting, QueueOf, World};

@@ -1,4 +1,4 @@
-//! Limits the log lines that a guest can cause.
+//! Limits the log lines that the other end of a vif can cause.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ const BURST: u32 = 20;
 /// The interval at which it may have one more.
 const REFILL: Duration = Duration::from_secs(5);
 
-/// The log lines that one vif's guest may still cause: a guest that changes its state as fast as it
-/// can must not fill the log.
+/// The log lines that the other end of one vif may still cause: a peer that changes its state as
+/// fast as it can must not fill the log.
 #[derive(Debug)]
 pub struct LogAllowance {
     lines: u32,
