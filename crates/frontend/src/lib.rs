@@ -18,6 +18,7 @@
 mod config;
 mod gro;
 mod nic;
+mod pace;
 mod parts;
 mod sockets;
 mod vhost;
@@ -39,6 +40,7 @@ pub use sockets::Sockets;
 pub use vhost::{VhostConfig, VhostSockets, run_vhost};
 
 use crate::nic::Nic;
+use crate::pace::Paces;
 use crate::parts::{Machinery, Parts};
 use crate::vifs::Refused;
 
@@ -48,6 +50,8 @@ struct Frontend<H: Hypervisor> {
     config: FrontendConfig,
     /// By handle.
     nics: BTreeMap<u32, Nic<H>>,
+    /// What may have changed of them.
+    paces: Paces,
     /// By handle: vifs with an invalid description from the toolstack.
     refused: BTreeMap<u32, Refused>,
     is_leaving: bool,
@@ -84,8 +88,9 @@ pub fn run<H: Hypervisor>(
     let port_events = VecDeque::new();
     let machinery = Machinery { hypervisor, netlink, ethtool, gro, workers, port_events };
     let parts = Parts { store, machinery };
-    let (nics, refused, is_leaving) = (BTreeMap::new(), BTreeMap::new(), false);
-    let mut frontend = Frontend { parts, config, nics, refused, is_leaving, control };
+    let (nics, paces, refused) = (BTreeMap::new(), Paces::default(), BTreeMap::new());
+    let is_leaving = false;
+    let mut frontend = Frontend { parts, config, nics, paces, refused, is_leaving, control };
     frontend.watch_vifs()?;
     take_turns(&mut frontend, &stop)?;
     frontend.leave()
@@ -105,8 +110,7 @@ impl<H: Hypervisor> Turns for Frontend<H> {
         }
         // Last, because all of the above uses XenStore, and an event that arrives together with a
         // reply does not make the descriptor readable.
-        self.take_watches()?;
-        Ok(None)
+        Ok(self.follow()?)
     }
 
     fn sources(&self) -> Vec<Source<'_, Token>> {
@@ -184,16 +188,14 @@ impl<H: Hypervisor> Frontend<H> {
             nic.feed(Input::Stop, &mut self.parts)?;
         }
         self.drop_finished()?;
-        // An event that arrived together with a reply does not make the descriptor readable.
-        self.take_watches()?;
         let deadline = Instant::now() + nic::LEAVE_TIMEOUT;
-        while !self.nics.is_empty() {
+        loop {
+            let pause = self.follow()?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if !wait_readable(&self.parts.store, Some(left))? {
-                break;
+            if self.nics.is_empty() || left.is_zero() {
+                return Ok(());
             }
-            self.take_watches()?;
+            wait_readable(&self.parts.store, Some(pause.unwrap_or(left).min(left)))?;
         }
-        Ok(())
     }
 }

@@ -185,9 +185,11 @@ impl<H: Hypervisor> Nic<H> {
         Ok(())
     }
 
-    /// What the backend offers now; `None` if there is no backend.
+    /// What the backend offers now; `None` if there is no backend. The keys need not be of one
+    /// moment: a backend that changes them all the time would have them read again and again.
     fn backend_keys(&self, store: &mut Client) -> Result<Option<Keys>, Lost> {
-        unless_refused(device::read_keys(store, &self.link.vif.backend_dir(), KeySet::Offer), None)
+        let dir = self.link.vif.backend_dir();
+        unless_refused(device::read_keys_apart(store, &dir, KeySet::Offer), None)
     }
 
     /// Connects again if a worker has given up a queue.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::{Duration, Instant};
 
 use ringway_control::GuestVifStatus;
 use ringway_hypervisor::Hypervisor;
@@ -13,11 +14,15 @@ use ringway_xenstore::{Lost, WatchEvent, Watched, or_refusal, unless_refused};
 
 use crate::Frontend;
 use crate::nic::Nic;
+use crate::pace::Changes;
 
 /// The token of the watch for added and removed vifs. Watches of backends have their vif's handle
 /// as token, and those of their links the handle behind a prefix.
 const ROOT_TOKEN: &str = "vifs";
 const LINK_TOKEN: &str = "link-";
+/// Watch events that are noted before other work gets a turn: backends can cause any number of
+/// them.
+const EVENTS_MAX: usize = 1024;
 
 /// A vif whose directory cannot be used.
 pub(crate) struct Refused {
@@ -44,41 +49,72 @@ impl<H: Hypervisor> Frontend<H> {
         Ok(())
     }
 
-    pub(crate) fn take_watches(&mut self) -> Result<(), Lost> {
-        while let Some(event) = self.parts.store.next_watch()? {
+    /// Notes the watch events that have arrived, and follows the changes of the vifs that are due,
+    /// each once. Returns how long the rest may wait, if there is any.
+    pub(crate) fn follow(&mut self) -> Result<Option<Duration>, Lost> {
+        let has_more = self.take_watches()?;
+        let due = self.paces.take(Instant::now());
+        // An event that arrives together with a reply does not make the descriptor readable.
+        let must_return = has_more || !due.is_empty();
+        for (handle, changes) in due {
+            self.follow_vif(handle, changes)?;
+        }
+        if must_return {
+            return Ok(Some(Duration::ZERO));
+        }
+        let due = self.paces.due();
+        Ok(due.map(|due| due.saturating_duration_since(Instant::now())))
+    }
+
+    /// Notes the watch events that have arrived; returns whether there may be more.
+    fn take_watches(&mut self) -> Result<bool, Lost> {
+        for _ in 0..EVENTS_MAX {
+            let Some(event) = self.parts.store.next_watch()? else { return Ok(false) };
             match event {
                 Watched::Node(event) if event.token == ROOT_TOKEN => {
                     self.directory_changed(&event)?;
                 }
                 Watched::Node(event) => {
                     if let Some(handle) = event.token.strip_prefix(LINK_TOKEN) {
-                        parse_handle(handle).map_or(Ok(()), |handle| self.link_changed(handle))?;
+                        let handle = parse_handle(handle);
+                        handle.into_iter().for_each(|handle| self.link_changed(handle));
                     } else if let Ok(handle) = event.token.parse() {
-                        self.backend_changed(handle)?;
+                        self.note(handle, |changes| changes.has_state_changed = true);
                     }
                 }
                 Watched::Overflow => {
                     self.scan()?;
+                    let all = Changes { has_state_changed: true, has_link_changed: true };
                     for handle in self.nics.keys().copied().collect::<Vec<u32>>() {
-                        self.backend_changed(handle)?;
-                        self.link_changed(handle)?;
+                        self.note(handle, |changes| *changes = all);
                     }
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn backend_changed(&mut self, handle: u32) -> Result<(), Lost> {
-        let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
-        nic.backend_changed(&mut self.parts)?;
-        self.drop_finished()
+    /// Notes a change of a vif, if there is such a vif.
+    fn note(&mut self, handle: u32, record: impl FnOnce(&mut Changes)) {
+        if self.nics.contains_key(&handle) {
+            self.paces.note(handle, Instant::now(), record);
+        }
     }
 
     /// The backend or the toolstack may have changed what the device of a vif shows.
-    fn link_changed(&mut self, handle: u32) -> Result<(), Lost> {
-        let nic = self.nics.get_mut(&handle);
-        nic.map_or(Ok(()), |nic| nic.follow_link(&mut self.parts))
+    fn link_changed(&mut self, handle: u32) {
+        self.note(handle, |changes| changes.has_link_changed = true);
+    }
+
+    fn follow_vif(&mut self, handle: u32, changes: Changes) -> Result<(), Lost> {
+        let Some(nic) = self.nics.get_mut(&handle) else { return Ok(()) };
+        if changes.has_state_changed {
+            nic.backend_changed(&mut self.parts)?;
+        }
+        if changes.has_link_changed {
+            nic.follow_link(&mut self.parts)?;
+        }
+        self.drop_finished()
     }
 
     /// Drops the vifs that this guest no longer serves.
@@ -87,6 +123,7 @@ impl<H: Hypervisor> Frontend<H> {
         for vif in finished.map(|nic| nic.end.vif()).collect::<Vec<Vif>>() {
             tracing::debug!(handle = vif.handle, "vif removed");
             self.nics.remove(&vif.handle);
+            self.paces.forget(vif.handle);
             let unwatched =
                 self.parts.store.unwatch(&vif.backend_carrier(), &link_token(vif.handle));
             unless_refused(unwatched, ())?;
@@ -106,7 +143,8 @@ impl<H: Hypervisor> Frontend<H> {
         let Some(handle) = parse_handle(handle) else { return Ok(()) };
         match key {
             "disconnect" | "mtu" | "speed" if self.nics.contains_key(&handle) => {
-                self.link_changed(handle)
+                self.link_changed(handle);
+                Ok(())
             }
             // The toolstack changes nothing else of a known vif; it can only recreate it.
             key if matches!(key, "" | "state") || !self.nics.contains_key(&handle) => {
