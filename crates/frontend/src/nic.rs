@@ -2,9 +2,10 @@
 //!
 //! A [`Nic`] owns all state of its vif, and is given what it shares with others.
 
+use std::fmt::Arguments;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringway_control::{GuestVifStatus, HashStatus, QueueStatus};
 use ringway_datapath::{OffloadCaps, QueueCounters};
@@ -15,7 +16,9 @@ use ringway_netfront::{HashWish, Refusal, Slabs, VifQueue};
 use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, KEY_LEN_MAX, MAPPING_LEN_MAX};
 use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
-use ringway_vif_shell::{FrontendEnd, FrontendProcess, Note, Released, device};
+use ringway_vif_shell::{
+    FrontendEnd, FrontendProcess, LeftOut, LogAllowance, Note, Released, device,
+};
 use ringway_worker::Placement;
 use ringway_xenbus::frontend::{Allocated, Allocation, Input, Preferences, QueueCount};
 use ringway_xenbus::{BadKeys, Features, KeySet, Keys, Offer, QueueConfig, Vif, XenbusState};
@@ -69,6 +72,8 @@ struct NicLink<H: Hypervisor> {
     short: Option<usize>,
     /// Why a worker gave up a queue, until that is handled.
     fault: Option<String>,
+    /// The lines that its backend may still cause in the log.
+    log: LogAllowance,
 }
 
 /// Why the interface's device cannot be made.
@@ -108,6 +113,7 @@ impl<H: Hypervisor> Nic<H> {
             refusal: Refusal::default(),
             short: None,
             fault: None,
+            log: LogAllowance::new(Instant::now()),
         };
         Nic { end: FrontendEnd::new(vif, preferences), preferences, link }
     }
@@ -195,7 +201,7 @@ impl<H: Hypervisor> Nic<H> {
     /// Connects again if a worker has given up a queue.
     pub(crate) fn recover(&mut self, parts: &mut Parts<H>) -> Result<(), Lost> {
         let Some(fault) = self.link.fault.take() else { return Ok(()) };
-        tracing::warn!(handle = self.link.vif.handle, "{fault}");
+        self.link.warn(format_args!("{fault}"));
         let Parts { store, machinery } = parts;
         let mut process = NicProcess { link: &mut self.link, machinery };
         self.end.recover(store, &mut process, self.preferences, fault)
@@ -379,16 +385,15 @@ impl<H: Hypervisor> NicLink<H> {
 
     /// Whether a hash was set, and is one for the queues that exist now. The backend would refuse
     /// another one in the midst of its messages, and then hash by half of them.
-    fn may_wish(&self) -> bool {
+    fn may_wish(&mut self) -> bool {
         let Some(wish) = &self.interface.hash else { return false };
-        let (handle, queues) = (self.vif.handle, self.idle.len());
+        let queues = self.idle.len();
         let absent = absent_queue(&wish.mapping, queues);
         if let Some(queue) = absent {
-            tracing::warn!(
-                handle,
+            self.warn(format_args!(
                 "the hash that was set is left out: its mapping has queue {queue}, and there are \
                  {queues}"
-            );
+            ));
         }
         absent.is_none()
     }
@@ -434,27 +439,41 @@ impl<H: Hypervisor> NicLink<H> {
     fn warn_too_few_queues(&mut self, wanted: u16, error: &io::Error) {
         let count = self.idle.len();
         if self.short.replace(count) != Some(count) {
-            let handle = self.vif.handle;
-            tracing::warn!(
-                handle,
+            self.warn(format_args!(
                 "{count} queues instead of {wanted}: cannot create another one: {error}"
-            );
+            ));
+        }
+    }
+
+    /// Warns of something that the backend can cause any number of times.
+    fn warn(&mut self, what: Arguments<'_>) {
+        if let Some(LeftOut(left_out)) = self.log.line(Instant::now()) {
+            tracing::warn!(handle = self.vif.handle, left_out, "{what}");
+        }
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        match note {
+            Note::State(state) => {
+                tracing::debug!(handle = self.vif.handle, %state, "frontend state");
+            }
+            Note::Refused(refusal) => self.warn(format_args!("{refusal}")),
+            Note::Waits(reason) | Note::Closed(reason) => self.warn(format_args!("{reason}")),
+            // Only a backend waits for a script.
+            Note::AwaitsHotplug => {}
         }
     }
 
     /// Ends the grants of all queues.
     fn release(&mut self, hypervisor: &H) -> Released {
         let mut released = Released::Free;
-        for queue in self.idle.drain(..) {
+        for queue in std::mem::take(&mut self.idle) {
             let is_lent = queue.has_lent_pages();
             if let Err(in_use) = queue.close() {
                 if !is_lent {
                     released = Released::KeptByBackend;
                 }
-                tracing::warn!(
-                    handle = self.vif.handle,
-                    "pages of a queue stay allocated: {in_use}"
-                );
+                self.warn(format_args!("pages of a queue stay allocated: {in_use}"));
             }
         }
         if let Some(slabs) = self.slabs.take() {
@@ -467,7 +486,7 @@ impl<H: Hypervisor> NicLink<H> {
                 if !is_lent {
                     released = Released::KeptByBackend;
                 }
-                tracing::warn!(handle = self.vif.handle, "pages of a vif are lost: {reason}");
+                self.warn(format_args!("pages of a vif are lost: {reason}"));
             }
         }
         self.counters.clear();
@@ -519,18 +538,13 @@ impl<H: Hypervisor> FrontendProcess for NicProcess<'_, H> {
             link.take_failed(event.queue);
         }
         link.fault = None;
-        tracing::info!(handle = link.vif.handle, "disconnected");
+        if let Some(LeftOut(left_out)) = link.log.line(Instant::now()) {
+            tracing::info!(handle = link.vif.handle, left_out, "disconnected");
+        }
     }
 
     fn note(&mut self, note: Note<'_>) {
-        let handle = self.link.vif.handle;
-        match note {
-            Note::State(state) => tracing::debug!(handle, %state, "frontend state"),
-            Note::Refused(refusal) => tracing::warn!(handle, "{refusal}"),
-            Note::Waits(reason) | Note::Closed(reason) => tracing::warn!(handle, "{reason}"),
-            // Only a backend waits for a script.
-            Note::AwaitsHotplug => {}
-        }
+        self.link.note(note);
     }
 }
 
@@ -548,7 +562,13 @@ impl<H: Hypervisor> NicProcess<'_, H> {
         let queues = link.idle.drain(..).zip(link.counters.iter().cloned());
         let page_pool = link.slabs.as_ref().map(Slabs::page_pool);
         wired::join(&mut machinery.workers, ports, tap, link.caps, queues, page_pool)?;
-        tracing::info!(handle = link.vif.handle, queues = link.counters.len(), "connected");
+        if let Some(LeftOut(left_out)) = link.log.line(Instant::now()) {
+            let queues = link.counters.len();
+            tracing::info!(handle = link.vif.handle, queues, left_out, "connected");
+        }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
