@@ -20,6 +20,7 @@ mod gro;
 mod nic;
 mod pace;
 mod parts;
+mod reserve;
 mod sockets;
 mod vhost;
 mod vifs;
@@ -42,6 +43,7 @@ pub use vhost::{VhostConfig, VhostSockets, run_vhost};
 use crate::nic::Nic;
 use crate::pace::Paces;
 use crate::parts::{Machinery, Parts};
+use crate::reserve::Reserve;
 use crate::vifs::Refused;
 
 /// The state of a guest process.
@@ -85,8 +87,8 @@ pub fn run<H: Hypervisor>(
     let Sockets { control, netlink, ethtool, gro } = sockets;
     let control = ControlServer::start(control)?;
     let workers = wired::start_workers(config.workers.clone())?;
-    let port_events = VecDeque::new();
-    let machinery = Machinery { hypervisor, netlink, ethtool, gro, workers, port_events };
+    let (port_events, reserve) = (VecDeque::new(), Reserve::default());
+    let machinery = Machinery { hypervisor, netlink, ethtool, gro, workers, port_events, reserve };
     let parts = Parts { store, machinery };
     let (nics, paces, refused) = (BTreeMap::new(), Paces::default(), BTreeMap::new());
     let is_leaving = false;

@@ -26,6 +26,7 @@ use ringway_xenstore::{Client, Lost, unless_refused};
 
 use crate::Interface;
 use crate::parts::{AnyQueue, Machinery, Parts};
+use crate::reserve::Reserve;
 use crate::wired::{self, Ports};
 
 /// How long a backend may take to close when the guest terminates.
@@ -121,6 +122,7 @@ impl<H: Hypervisor> Nic<H> {
     /// Begins the handshake. `own` is the frontend's state found in XenStore.
     pub(crate) fn start(&mut self, own: XenbusState, parts: &mut Parts<H>) -> Result<(), Lost> {
         let Parts { store, machinery } = parts;
+        machinery.reserve.add(self.link.vif.handle);
         self.end.start(store, &mut NicProcess { link: &mut self.link, machinery }, own)
     }
 
@@ -359,7 +361,12 @@ impl<H: Hypervisor> NicLink<H> {
 
     /// Makes queues, fewer than wanted if there is no room for more, and returns what the backend
     /// must know about them.
-    fn make_queues(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Allocated> {
+    fn make_queues(
+        &mut self,
+        hypervisor: &H,
+        reserve: &mut Reserve,
+        wanted: Allocation,
+    ) -> io::Result<Allocated> {
         self.caps = wanted.backend.caps().and(self.interface.offloads);
         for _ in 0..wanted.queues {
             match self.make_queue(hypervisor, wanted) {
@@ -379,6 +386,7 @@ impl<H: Hypervisor> NicLink<H> {
             .map(|queue| queue.add_control(backend, hypervisor.alloc_unbound(backend)?))
             .transpose()?;
         self.has_control = control.is_some();
+        reserve.remove(self.vif.handle);
         // The kernel does not tell which groups its device listens to.
         Ok(Allocated { queues, control, multicast_control: false })
     }
@@ -398,15 +406,14 @@ impl<H: Hypervisor> NicLink<H> {
         absent.is_none()
     }
 
-    /// Makes the slabs. Without them, every frame is copied. It is called after the queues of all
-    /// vifs that were found together exist, so that no vif lacks pages that serve only the speed of
-    /// another.
-    fn make_slabs(&mut self, hypervisor: &H) {
+    /// Makes the slabs, if a queue of each vif that has none would have room beside them: no vif
+    /// lacks pages that serve only the speed of another. Without slabs, every frame is copied.
+    fn make_slabs(&mut self, hypervisor: &H, reserve: &Reserve) {
         if self.slabs.is_some() || self.must_copy {
             return;
         }
-        let made =
-            hypervisor.grants().and_then(|mut grants| Slabs::new(&mut grants, self.vif.backend));
+        let backend = self.vif.backend;
+        let made = reserve.make_beside(hypervisor, |grants| Slabs::new(grants, backend));
         if let Ok(slabs) = made {
             self.idle.iter_mut().for_each(|queue| queue.send_from(&slabs));
             self.slabs = Some(slabs);
@@ -465,7 +472,8 @@ impl<H: Hypervisor> NicLink<H> {
     }
 
     /// Ends the grants of all queues.
-    fn release(&mut self, hypervisor: &H) -> Released {
+    fn release(&mut self, hypervisor: &H, reserve: &mut Reserve) -> Released {
+        reserve.add(self.vif.handle);
         let mut released = Released::Free;
         for queue in std::mem::take(&mut self.idle) {
             let is_lent = queue.has_lent_pages();
@@ -506,20 +514,21 @@ impl<H: Hypervisor> FrontendProcess for NicProcess<'_, H> {
         let NicProcess { link, machinery } = self;
         //= netif.h:trusted
         link.must_copy = !own.trusts_backend();
-        let Machinery { netlink, ethtool, .. } = &mut **machinery;
+        let Machinery { hypervisor, netlink, ethtool, reserve, .. } = &mut **machinery;
         let made = link.make_device(netlink, ethtool.as_mut(), own);
         let made = made.map_err(|error| error.to_string());
         let made = made.and_then(|()| {
-            link.make_queues(&machinery.hypervisor, wanted).map_err(|error| error.to_string())
+            link.make_queues(hypervisor, reserve, wanted).map_err(|error| error.to_string())
         });
         if made.is_err() {
-            link.release(&machinery.hypervisor);
+            link.release(hypervisor, reserve);
         }
         made
     }
 
     fn release(&mut self) -> Released {
-        self.link.release(&self.machinery.hypervisor)
+        let Machinery { hypervisor, reserve, .. } = &mut *self.machinery;
+        self.link.release(hypervisor, reserve)
     }
 
     fn carrier_up(&mut self) -> Result<(), String> {
@@ -552,7 +561,7 @@ impl<H: Hypervisor> NicProcess<'_, H> {
     /// Gives the queues to workers: frames flow.
     fn join(&mut self) -> io::Result<()> {
         let NicProcess { link, machinery } = self;
-        link.make_slabs(&machinery.hypervisor);
+        link.make_slabs(&machinery.hypervisor, &machinery.reserve);
         if let (Some(queue), Some(wish)) = (link.idle.first_mut(), &link.interface.hash) {
             link.refusal = queue.refusal();
             queue.wish(wish.clone()).map_err(io::Error::other)?;

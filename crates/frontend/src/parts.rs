@@ -12,6 +12,7 @@ use ringway_worker::{Failure, Workers};
 use ringway_xenstore::Client;
 
 use crate::gro::Gro;
+use crate::reserve::Reserve;
 
 /// A queue of a vif or of a TAP device.
 pub(crate) type AnyQueue<H> =
@@ -32,6 +33,8 @@ pub(crate) struct Machinery<H: Hypervisor> {
     pub(crate) workers: Workers<AnyQueue<H>>,
     /// Reports of workers that have not been handled yet.
     pub(crate) port_events: VecDeque<Failure<AnyQueue<H>>>,
+    /// Room for the queues that are still to come.
+    pub(crate) reserve: Reserve,
 }
 
 impl<H: Hypervisor> Machinery<H> {

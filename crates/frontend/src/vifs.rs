@@ -124,6 +124,7 @@ impl<H: Hypervisor> Frontend<H> {
             tracing::debug!(handle = vif.handle, "vif removed");
             self.nics.remove(&vif.handle);
             self.paces.forget(vif.handle);
+            self.parts.machinery.reserve.remove(vif.handle);
             let unwatched =
                 self.parts.store.unwatch(&vif.backend_carrier(), &link_token(vif.handle));
             unless_refused(unwatched, ())?;

@@ -100,6 +100,11 @@ use control::ControlRing;
 use in_place::InPlace;
 use sending::Sending;
 
+/// The pages of a queue and of a control ring, in the runs in which they are granted: for guests
+/// that keep room for a queue.
+pub const QUEUE_RUNS: [usize; 5] = [RING_PAGES, TX_RING_SLOTS, RX_RING_SLOTS, 1, 1];
+const RING_PAGES: usize = 2;
+
 /// One queue of a vif: rings, buffers and events, owned by one worker.
 pub struct VifQueue<G: GrantTable, E> {
     grants: G,
@@ -155,7 +160,7 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
             &mut grants,
             backend,
             [
-                (2, Access::ReadWrite),
+                (RING_PAGES, Access::ReadWrite),
                 (TX_RING_SLOTS, Access::ReadOnly),
                 (RX_RING_SLOTS, Access::ReadWrite),
             ],
