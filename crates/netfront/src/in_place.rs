@@ -67,9 +67,9 @@ impl InPlace {
         if self.unposted == 0 { Pending::Nothing } else { self.receipts.arm(slot) }
     }
 
-    /// Whether a frame refers to a page.
-    pub(crate) fn is_any_held(&self) -> bool {
-        (0..RX_RING_SLOTS).any(|slot| self.receipts.is_held(slot))
+    /// The first slot whose packet a frame refers to, if there is one.
+    pub(crate) fn first_held(&self) -> Option<usize> {
+        (0..RX_RING_SLOTS).find(|slot| self.receipts.is_held(*slot))
     }
 
     pub(crate) fn woken(&self) {

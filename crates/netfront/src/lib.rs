@@ -284,7 +284,11 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
 
     /// Whether received frames refer to pages, which [`close`](VifQueue::close) then cannot free.
     pub fn has_lent_pages(&self) -> bool {
-        self.in_place.as_ref().is_some_and(InPlace::is_any_held)
+        self.first_lent().is_some()
+    }
+
+    fn first_lent(&self) -> Option<usize> {
+        self.in_place.as_ref().and_then(InPlace::first_held)
     }
 
     /// Ends every grant and frees the pages.
@@ -293,12 +297,12 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// [`StillInUse`] if the backend still uses a page, or a frame refers to one: such pages are
     /// never used again.
     pub fn close(mut self) -> Result<(), StillInUse> {
-        let is_lent = self.has_lent_pages();
+        let lent = self.first_lent();
         let rings = self.rings.end(&mut self.grants);
         let tx = self.tx_buffers.end(&mut self.grants);
-        let rx = match is_lent {
-            true => Err(StillInUse { gref: self.rx_buffers.gref(0) }),
-            false => self.rx_buffers.end(&mut self.grants),
+        let rx = match lent {
+            Some(slot) => Err(StillInUse { gref: self.rx_buffers.gref(slot) }),
+            None => self.rx_buffers.end(&mut self.grants),
         };
         let control = self.control.map_or(Ok(()), |control| control.end(&mut self.grants));
         rings.and(tx).and(rx).and(control)

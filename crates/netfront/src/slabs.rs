@@ -58,7 +58,11 @@ impl Slabs {
 
     /// Whether frames refer to pages, which [`close`](Slabs::close) then cannot free.
     pub fn has_lent_pages(&self) -> bool {
-        (0..SLABS).any(|slab| self.shared.receipts.is_held(slab))
+        self.first_lent().is_some()
+    }
+
+    fn first_lent(&self) -> Option<usize> {
+        (0..SLABS).find(|slab| self.shared.receipts.is_held(*slab))
     }
 
     /// Ends every grant and frees the pages; after the queues are closed.
@@ -67,8 +71,8 @@ impl Slabs {
     /// [`StillInUse`] if the backend still uses a page, or a frame refers to one: such pages are
     /// never used again.
     pub fn close(self, grants: &mut impl GrantTable) -> Result<(), StillInUse> {
-        if self.has_lent_pages() {
-            return Err(StillInUse { gref: self.shared.buffers.gref(0) });
+        if let Some(slab) = self.first_lent() {
+            return Err(StillInUse { gref: self.shared.gref(slab * SLAB_PAGES) });
         }
         self.shared.buffers.clone().end(grants)
     }
@@ -99,5 +103,28 @@ impl PagePool for FreeSlabs {
         let slab = (0..SLABS).find(|slab| !receipts.is_held(*slab))?;
         let mut end = End::kept(Arc::clone(pages), receipts.issue(slab));
         end.push(slab * BODY_LEN_MAX, BODY_LEN_MAX).then_some(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_hypervisor::Hypervisor;
+    use ringway_loopback::{Limits, Loopback};
+
+    use super::*;
+
+    #[test]
+    fn slabs_that_cannot_be_freed_are_reported_with_a_grant_in_use() {
+        let machine = Loopback::new();
+        let guest = machine.create_domain(DomId(7), Limits::default()).expect("it is the first");
+        let mut grants = guest.grants().expect("the guest lives");
+        let slabs = Slabs::new(&mut grants, DomId(0)).expect("the guest has memory");
+        let mut page_pool = slabs.page_pool();
+        let first = page_pool.take().expect("all of them are free");
+        let second = page_pool.take().expect("there are more");
+        drop(first);
+        let in_use = slabs.shared.gref(SLAB_PAGES);
+        assert_eq!(slabs.close(&mut grants), Err(StillInUse { gref: in_use }));
+        drop(second);
     }
 }

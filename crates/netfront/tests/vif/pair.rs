@@ -280,3 +280,22 @@ fn pages_that_a_frame_refers_to_remain_granted() {
     assert!(slabs.close(&mut machine.grants()).is_err());
     drop(body);
 }
+
+#[test]
+fn a_queue_that_cannot_be_freed_is_reported_with_a_grant_in_use() {
+    let mut reported = Vec::new();
+    for is_first_kept in [true, false] {
+        let (_machine, mut front, mut back) = pair();
+        let mut pool = FramePool::new(PoolBudget::new(16 << 20));
+        let first = in_place(&mut front, &mut back, &mut pool);
+        let frame = pool.take(65_000).expect("the pool has room");
+        back.egress(&mut FrameQueue::from([frame]), &mut pool).expect("the frontend is honest");
+        let second = take(&mut front, &mut pool).remove(0);
+        assert!(!second.is_complete());
+        let (kept, gone) = if is_first_kept { (first, second) } else { (second, first) };
+        drop((gone, back));
+        reported.push(front.close().expect_err("a frame refers to a page").gref);
+        drop(kept);
+    }
+    assert_ne!(reported[0], reported[1]);
+}
