@@ -44,6 +44,15 @@ impl PortSet {
         }
     }
 
+    /// Whether another port is in it.
+    pub(crate) fn has_other(&self, port: PortId) -> bool {
+        let (own_word, own_bit) = place(port);
+        self.0.iter().enumerate().any(|(index, word)| {
+            let own = if index == own_word { own_bit } else { 0 };
+            word.load(Relaxed) & !own != 0
+        })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| word.load(Relaxed) == 0)
     }

@@ -59,9 +59,11 @@ impl Switch {
         role: Role,
     ) -> Result<PortVlan, TooManyVlans> {
         let mut vlans = self.lock();
-        let wanted = rules.untagged.iter().chain(&rules.tagged);
-        let new: BTreeSet<&Vid> = wanted.filter(|vid| !vlans.contains_key(vid)).collect();
-        if vlans.len() + new.len() > VLANS_MAX {
+        let wanted: BTreeSet<Vid> = rules.untagged.iter().chain(&rules.tagged).copied().collect();
+        // Those that this port alone leaves are free for it.
+        let others = vlans.values().filter(|domain| domain.members.has_other(port));
+        let others = others.filter(|domain| !wanted.contains(&domain.vid)).count();
+        if wanted.len() + others > VLANS_MAX {
             return Err(TooManyVlans { max: VLANS_MAX });
         }
         let mut domain = |vid: &Vid| {

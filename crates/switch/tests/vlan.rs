@@ -189,6 +189,12 @@ fn the_number_of_vlans_is_bounded_and_unused_ones_are_freed() {
     bench.switch.join(PortId(4), &access(256), Role::Ordinary).expect("it is there");
     bench.switch.leave(PortId(0));
     bench.switch.join(PortId(4), &access(300), Role::Ordinary).expect("there is room");
+    // A port needs no room for what it alone leaves.
+    for first in [300, 400] {
+        bench.switch.join(PortId(4), &trunk(None, &list(first)), Role::Ordinary).expect("room");
+    }
+    let more: Vec<u16> = (400..465).collect();
+    bench.switch.join(PortId(4), &trunk(None, &more), Role::Ordinary).expect_err("one too many");
 }
 
 #[test]
