@@ -83,21 +83,19 @@ impl<H: Hypervisor> Backend<H> {
         let described = described.collect::<Result<Vec<VirtioWanted>, String>>();
         let now = Instant::now();
         let taken_over = described.and_then(|described| {
-            let common = (config.read_common)(common)?;
-            Ok((common, host.reload(described, now, &mut machinery.parts(store))?))
+            let Common { defaults, uplink } = (config.read_common)(common)?;
+            let parts = &mut machinery.parts(store);
+            Ok((defaults, host.reload(described, uplink.as_ref(), now, parts)?))
         });
-        let (Common { defaults, uplink: rules }, changes) = match taken_over {
+        let (defaults, changes) = match taken_over {
             Ok(taken_over) => taken_over,
             Err(reason) => return Ok(Err(reason)),
         };
         let mut changes = DescriptionChanges { common: changed, ..changes };
-        host.set_defaults(defaults, now, &mut machinery.parts(store))?;
-        let hosting = &mut machinery.hosting(&mut host.shared);
-        let uplink = host.uplink.as_mut().zip(rules);
-        if let Some(Err(error)) = uplink.map(|(uplink, rules)| uplink.set_rules(&rules, hosting)) {
+        if changes.uplink_refused.is_some() {
             changes.common.retain(|key| !key.starts_with("uplink."));
-            tracing::warn!("kept as they were: the rules of the uplink: {error}");
         }
+        host.set_defaults(defaults, now, &mut machinery.parts(store))?;
         tracing::info!("the description was read again: {changes}");
         reports.described();
         changes.kept().iter().for_each(|line| tracing::warn!("{line}"));

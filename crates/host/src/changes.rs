@@ -14,6 +14,8 @@ pub struct DescriptionChanges {
     /// Keys of the switch and the uplink whose new values are in force, such as `uplink.vlan`, and
     /// new bridges, such as `bridge br0`.
     pub common: Vec<String>,
+    /// Why the rules of the uplink are as they were, if so.
+    pub uplink_refused: Option<String>,
 }
 
 /// What has changed of a vif.
@@ -50,7 +52,10 @@ impl DescriptionChanges {
         let refused = self.vifs.iter().filter_map(|vif| {
             Some(format!("kept as they were: the rules of {}: {}", vif.vif, vif.refused.as_ref()?))
         });
-        of_vifs.chain(refused).collect()
+        let of_uplink = self.uplink_refused.iter();
+        let of_uplink =
+            of_uplink.map(|reason| format!("kept as they were: the rules of the uplink: {reason}"));
+        of_vifs.chain(refused).chain(of_uplink).collect()
     }
 }
 

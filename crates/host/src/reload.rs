@@ -5,29 +5,32 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ringway_datapath::{Mirrored, Vid, VlanRules};
-use ringway_switch::VLANS_MAX;
+use ringway_switch::{TooManyVlans, VLANS_MAX};
 
 use crate::changes::DescriptionChanges;
+use crate::device::UplinkRules;
 use crate::host::Host;
 use crate::mirrors::refuse_among;
+use crate::rules::Rules;
 use crate::vif_state::VifState;
 use crate::virtio::{VirtioVif, VirtioWanted, differences};
 use crate::world::{Parts, World};
 
 impl<W: World> Host<W> {
-    /// Takes over a description that was read again: all virtio vifs that it has. Those that it
-    /// does not have any more end, and the others change as far as they can while they are served.
-    /// The caller adds new ones.
+    /// Takes over a description that was read again: all virtio vifs that it has, and what goes
+    /// through the uplink. Vifs that it does not have any more end, and the others change as far as
+    /// they can while they are served. The caller adds new ones.
     ///
     /// # Errors
     /// Why this host cannot serve what is described; nothing has changed then.
     pub fn reload(
         &mut self,
         described: Vec<VirtioWanted>,
+        uplink: Option<&UplinkRules>,
         now: Instant,
         parts: &mut Parts<'_, W>,
     ) -> Result<DescriptionChanges, String> {
-        self.refuse_described(&described).map_or(Ok(()), Err)?;
+        self.refuse_described(&described, uplink).map_or(Ok(()), Err)?;
         let is_left = |vif: &&VirtioVif<W>| {
             !vif.is_added() && described.iter().all(|it| it.name != vif.state.name)
         };
@@ -35,6 +38,8 @@ impl<W: World> Host<W> {
             self.virtio().filter(is_left).map(|vif| vif.state.name.clone()).collect();
         removed.iter().for_each(|name| self.remove_virtio(name, now, parts));
         let mut changes = DescriptionChanges { removed, ..DescriptionChanges::default() };
+        // VLANs that the uplink leaves are free for vifs, and those that vifs leave for the uplink.
+        let is_uplink_set = self.set_uplink(uplink, now, parts).is_ok();
         let (_, mut hosting) = parts.split(&mut self.shared, now);
         for wanted in described {
             match self.virtio.iter_mut().find(|vif| vif.state.name == wanted.name) {
@@ -45,12 +50,32 @@ impl<W: World> Host<W> {
                 }
             }
         }
+        if !is_uplink_set {
+            let set = self.set_uplink(uplink, now, parts);
+            changes.uplink_refused = set.err().map(|error| error.to_string());
+        }
         Ok(changes)
     }
 
-    /// Why vifs cannot be as described beside those that the description does not have; `None` if
-    /// they can. The description itself is free of contradictions.
-    fn refuse_described(&self, described: &[VirtioWanted]) -> Option<String> {
+    fn set_uplink(
+        &mut self,
+        rules: Option<&UplinkRules>,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), TooManyVlans> {
+        let (_, mut hosting) = parts.split(&mut self.shared, now);
+        let uplink = self.uplink.as_mut().zip(rules);
+        uplink.map_or(Ok(()), |(uplink, rules)| uplink.set_rules(rules, &mut hosting))
+    }
+
+    /// Why vifs and the uplink cannot be as described beside vifs that the description does not
+    /// have, and with what stays of them; `None` if they can. The description itself is free of
+    /// contradictions.
+    fn refuse_described(
+        &self,
+        described: &[VirtioWanted],
+        uplink: Option<&UplinkRules>,
+    ) -> Option<String> {
         let is_described = |state: &VifState<W>| {
             let vif = self.virtio().find(|vif| vif.state.name == state.name);
             vif.is_some_and(|vif| !vif.is_added())
@@ -77,22 +102,31 @@ impl<W: World> Host<W> {
             let of_macs = || self.refuse_macs(wanted, others.iter().copied());
             refuse_among(mirrors.iter().copied(), name, &wanted.rules.mirror).or_else(of_macs)
         });
+        let in_force = described.iter().map(|wanted| {
+            let known = self.virtio().find(|vif| vif.state.name == wanted.name);
+            known.map_or_else(|| wanted.clone(), |vif| vif.wanted().described_as(wanted))
+        });
+        let in_force: Vec<VirtioWanted> = in_force.collect();
         refusal
+            .or_else(|| refuse_beside_kept(described, &in_force))
             .or_else(|| self.refuse_ports_of_new(described))
-            .or_else(|| self.refuse_vlans_of_new(described, &others))
+            .or_else(|| self.refuse_vlans_of_new(&in_force, uplink, &others))
     }
 
-    /// Why the switch cannot have all VLANs of these vifs and of others; `None` if it can, or if no
-    /// VLAN is new.
+    /// Why the switch cannot have all VLANs of these vifs, the uplink and others; `None` if it can,
+    /// or if no VLAN is new.
     fn refuse_vlans_of_new(
         &self,
-        described: &[VirtioWanted],
+        in_force: &[VirtioWanted],
+        uplink: Option<&UplinkRules>,
         others: &[&VifState<W>],
     ) -> Option<String> {
         let of_uplinks = self.shared.switch.vlans_of_uplinks();
         let known = self.states().flat_map(|state| vids(state.rules.vlan()));
         let known: BTreeSet<Vid> = known.chain(of_uplinks.iter().copied()).collect();
-        let on_switch = described.iter().filter(|wanted| wanted.bridge.is_none());
+        let uplink = uplink.filter(|_| self.uplink.is_some());
+        let of_uplinks = uplink.map_or(of_uplinks, |rules| vids(&rules.vlan).collect());
+        let on_switch = in_force.iter().filter(|wanted| wanted.bridge.is_none());
         let wanted = on_switch.flat_map(|wanted| vids(&wanted.rules.vlan));
         let others = others.iter().flat_map(|state| vids(state.rules.vlan()));
         let all: BTreeSet<Vid> = wanted.chain(others).chain(of_uplinks).collect();
@@ -149,6 +183,29 @@ impl<W: World> Host<W> {
             ))
         })
     }
+}
+
+/// Why a vif cannot have its addresses beside one that keeps its own, or its bridge, while it is
+/// served, although other ones are described; `None` if all can.
+fn refuse_beside_kept(described: &[VirtioWanted], in_force: &[VirtioWanted]) -> Option<String> {
+    let all: Vec<(&VirtioWanted, Rules)> = in_force.iter().map(|it| (it, it.own_rules())).collect();
+    let place = |it: &VirtioWanted| (it.bridge.clone(), it.rules.vlan.untagged);
+    let differs = |vif: &VirtioWanted, wanted: &VirtioWanted| {
+        (vif.mac, &vif.bridge) != (wanted.mac, &wanted.bridge)
+    };
+    let mut kept = all.iter().zip(described).filter(|((vif, _), wanted)| differs(vif, wanted));
+    kept.find_map(|((vif, rules), _)| {
+        let is_near = |other: &VirtioWanted| other.name != vif.name && place(other) == place(vif);
+        let mut others = all.iter().filter(|(other, _)| is_near(other));
+        others.find_map(|(other, of_other)| {
+            let (key, mac, _) = of_other.conflict(rules)?;
+            let (name, kept) = (&other.name, &vif.name);
+            Some(format!(
+                "{key} {mac} of {name} is that of {kept}, which keeps its mac and its bridge while \
+                 it is served: remove the section of {kept}, reload, and add it again"
+            ))
+        })
+    })
 }
 
 fn vids(rules: &VlanRules) -> impl Iterator<Item = Vid> {

@@ -329,8 +329,9 @@ impl Process {
             _ => {}
         }
         let now = plane.now;
-        let outcome = self
-            .with_parts(plane, |host, parts: &mut Parts<'_, _>| host.reload(described, now, parts));
+        let outcome = self.with_parts(plane, |host, parts: &mut Parts<'_, _>| {
+            host.reload(described, None, now, parts)
+        });
         self.note_places();
         outcome
     }

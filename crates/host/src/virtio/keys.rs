@@ -101,6 +101,14 @@ pub(crate) fn differences(before: &VirtioWanted, now: &VirtioWanted) -> VifChang
 }
 
 impl VirtioWanted {
+    /// As it is in force once the vif is described like that. Its address and its bridge stay while
+    /// it is served, and on another bridge than described its rules, too.
+    pub(crate) fn described_as(&self, described: &VirtioWanted) -> VirtioWanted {
+        let rules = if self.bridge == described.bridge { &described.rules } else { &self.rules };
+        let (bridge, rules) = (self.bridge.clone(), rules.clone());
+        VirtioWanted { mac: self.mac, bridge, rules, ..described.clone() }
+    }
+
     fn other(&self, key: &str) -> String {
         let found = self.others.iter().find(|(known, _)| *known == key);
         found.map_or_else(String::new, |(_, value)| value.clone())

@@ -130,7 +130,7 @@ fn other_ids_in_a_description_apply_while_the_guest_is_connected() {
     let mac = Some(MacAddr(MAC));
     let described = VirtioWanted { iface_id, vm_uuid, mac, ..wanted("vm1", Some("br-int.7")) };
     let again = vec![described];
-    let changes = machine.act(|host, now, parts| host.reload(again, now, parts));
+    let changes = machine.act(|host, now, parts| host.reload(again, None, now, parts));
     assert_eq!(changes.expect("it is good").vifs[0].changed, ["iface-id", "vm-uuid"]);
     let Some(PortOrder { wanted: Some(wanted), .. }) = next(&mut machine) else {
         panic!("it joins")

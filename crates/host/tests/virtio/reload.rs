@@ -6,7 +6,7 @@ use ringway_calls::{BackendRequest, Reconnect};
 use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid, VlanRules};
 use ringway_host::{
     AddedVirtio, Change, Defaults, DescriptionChanges, Host, KEYS, Note, Notes as _, Phase,
-    VifChanges, VirtioWanted,
+    UplinkRules, VifChanges, VirtioWanted,
 };
 use ringway_sim::{KeptNotes, SimKernel};
 use ringway_switch::PortId;
@@ -37,7 +37,7 @@ fn add_at_run_time(machine: &mut Machine, wanted: VirtioWanted) {
 
 fn reload(machine: &mut Machine, described: &[VirtioWanted]) -> Result<DescriptionChanges, String> {
     let described = described.to_vec();
-    machine.act(|host, now, parts| host.reload(described, now, parts))
+    machine.act(|host, now, parts| host.reload(described, None, now, parts))
 }
 
 fn set_defaults(machine: &mut Machine, defaults: Defaults) {
@@ -216,6 +216,64 @@ fn more_vlans_than_the_switch_has_are_refused_with_that_limit() {
     assert_eq!(machine.vif().state.limited.wanted.weight, None);
     all.remove(3);
     reload(&mut machine, &all).expect("there are fewer without vm4");
+}
+
+#[test]
+fn vlans_of_the_uplink_count_as_they_are_described() {
+    let mut machine = machine();
+    machine.attach_uplink();
+    let vlans = |first: u16, count: u16| {
+        let tagged = (first..first + count).filter_map(Vid::new).collect();
+        VlanRules { untagged: None, tagged }
+    };
+    let vif = |first, count| {
+        let rules = PortRules { vlan: vlans(first, count), ..PortRules::default() };
+        VirtioWanted { queues: 1, rules, ..wanted("vm1", None) }
+    };
+    machine.add(vif(201, 56), Phase::Start).expect("it can be");
+    machine.front_end(&[Act::Connect(7), Act::Start(0, true), Act::Apply]);
+    let again = |machine: &mut Machine, described: VirtioWanted, (first, count): (u16, u16)| {
+        let uplink = UplinkRules::without_limits(vlans(first, count));
+        machine.act(|host, now, parts| host.reload(vec![described], Some(&uplink), now, parts))
+    };
+    again(&mut machine, vif(201, 56), (1, 200)).expect("256 are possible");
+    let heavy = VirtioWanted { limits: weighted("vm1", 2).limits, ..vif(201, 56) };
+    let refusal = again(&mut machine, heavy, (301, 201)).expect_err("one too many");
+    assert!(refusal.contains("in 257 VLANs, and 256 is the limit"), "{refusal}");
+    assert_eq!(machine.vif().state.limited.wanted.weight, None);
+    assert_eq!(machine.host.shared.switch.vlans_of_uplinks().len(), 200);
+    // What one leaves is there for the other.
+    for (described, uplink) in [(vif(401, 64), (301, 192)), (vif(201, 56), (1, 200))] {
+        let changes = again(&mut machine, described, uplink).expect("256 again");
+        assert!(changes.kept().is_empty(), "{changes:?}");
+        assert_eq!(machine.host.shared.switch.vlans_of_uplinks().len(), usize::from(uplink.1));
+    }
+}
+
+#[test]
+fn what_a_vif_keeps_is_not_given_to_another_one() {
+    let address = |last| MacAddr([2, 0, 0, 0, 0, last]);
+    let with = |vif: VirtioWanted, last| VirtioWanted { mac: Some(address(last)), ..vif };
+    let mut machine = machine();
+    for vif in [wanted("vm1", None), wanted("vm2", Some("br0"))].into_iter().zip([1, 2]) {
+        machine.add(with(vif.0, vif.1), Phase::Start).expect("it can be");
+    }
+    let rules = PortRules { allowed_macs: vec![address(1)], ..PortRules::default() };
+    let allowed = VirtioWanted { rules, queues: 1, ..wanted("vm3", None) };
+    let new = |bridge, last| with(VirtioWanted { queues: 1, ..wanted("vm3", bridge) }, last);
+    let moved = [with(weighted("vm1", 9), 9), with(wanted("vm2", None), 2)];
+    for (new, owner) in [(new(None, 1), "vm1"), (allowed, "vm1"), (new(Some("br0"), 2), "vm2")] {
+        let described = [&moved[..], &[new]].concat();
+        let refusal = reload(&mut machine, &described).expect_err("refused");
+        let part = format!("of vm3 is that of {owner}, which keeps its mac and its bridge");
+        assert!(refusal.contains(&part), "{refusal}");
+        assert_eq!(machine.vif().state.limited.wanted.weight, None);
+    }
+    let elsewhere = [&moved[..], &[new(Some("br1"), 1)]].concat();
+    reload(&mut machine, &elsewhere).expect("their frames do not meet");
+    // Two that swap addresses keep theirs.
+    let swapped = [with(wanted("vm1", None), 2), with(wanted("vm2", Some("br0")), 1)];
+    reload(&mut machine, &swapped).expect("both are as they were");
 }
 
 #[test]
