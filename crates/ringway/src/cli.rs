@@ -98,6 +98,8 @@ mod tests {
             "capture vif1.0 -w - --snaplen 96",
             "vif set vif1.0 max-queues 2",
             "vif set vif1.0 link down",
+            "vif wait vm1 --timeout 10s",
+            "vif wait vm1 --timeout 10",
             "guest set a queues 2 --vif 1",
             "demo --queues 2 --streams 3 --seconds 1",
             "capture vif1.0 -w file -s 96",

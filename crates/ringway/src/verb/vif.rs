@@ -74,7 +74,7 @@ enum Verb {
                             ringway vif set vm1 allowed-ips 10.77.0.5,fd77::5")]
     Set(Set),
     /// Wait until the guest of a vif is connected
-    #[command(after_help = "Example:\n  ringway vif wait vm1 --installed --timeout 10")]
+    #[command(after_help = "Example:\n  ringway vif wait vm1 --installed --timeout 10s")]
     Wait(wait::Wait),
     /// Take a vif out of quarantine
     ///

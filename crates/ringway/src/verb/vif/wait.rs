@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringway_terminal::options::number;
+use ringway_terminal::options::seconds;
 use ringway_terminal::stop::Stop;
 
 use crate::target::Target;
@@ -23,9 +23,9 @@ pub(crate) struct Wait {
     /// Wait also until OVN has installed the vif's port on Open vSwitch
     #[arg(long)]
     installed: bool,
-    /// Give up after so many seconds
+    /// Give up after so many seconds, or such as 2min
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    #[arg(value_parser = number::<u32>(1..=86_400))]
+    #[arg(value_parser = seconds::<u32>(1..=86_400))]
     timeout: u32,
 }
 
