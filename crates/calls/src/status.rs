@@ -309,6 +309,17 @@ pub struct LimitsStatus {
     pub frame_len_max: Option<usize>,
 }
 
+/// Bytes of a frame that the MTU does not count: an Ethernet header and a VLAN tag, as in Linux's
+/// bridge.
+pub const FRAMING: usize = 14 + 4;
+
+impl LimitsStatus {
+    /// The MTU in bytes, if frames are limited to one.
+    pub fn mtu(&self) -> Option<usize> {
+        self.frame_len_max?.checked_sub(FRAMING)
+    }
+}
+
 /// The limits for flooding one kind of frame, per second, if there are any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FloodStatus {

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use ringway_calls::FRAMING;
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
@@ -379,10 +380,6 @@ impl<W: World> VifState<W> {
         }
     }
 }
-
-/// Bytes of a frame that the MTU does not count: an Ethernet header and a VLAN tag, as in Linux's
-/// bridge.
-const FRAMING: usize = 14 + 4;
 
 /// Gives a command to the engines of a port. If they are gone, so is the port.
 pub(crate) fn command<E: Engines>(

@@ -230,8 +230,8 @@ impl Limit {
         self.key.ends_with("-mbit")
     }
 
-    /// The value of its key for what a user writes: a rate as in `xl`, or `none`; a number as it
-    /// is, or for megabits a rate as well. The result may be invalid.
+    /// The value of its key for what a user writes: a rate as in `xl`; a number as it is, or for
+    /// megabits a rate as well; or `none`. The result may be invalid.
     ///
     /// # Errors
     /// The text is not a rate.
@@ -242,6 +242,7 @@ impl Limit {
             Field::Link(_) => {
                 Ok(text.parse().map_or_else(|_| text.to_owned(), |link| Value::Link(link).in_key()))
             }
+            Field::PerSecond(_) if text == "none" => Ok("0".to_owned()),
             Field::PerSecond(_) if self.is_of_megabits() => {
                 Ok(megabits(text).map_or_else(|| text.to_owned(), |number| number.to_string()))
             }

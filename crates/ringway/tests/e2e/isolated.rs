@@ -254,7 +254,7 @@ fn the_command_line_shows_and_changes_vifs_of_all_tenants() {
         let vif = host.vif("vif2.0")?;
         (vif.state == "Connected" && vif.queues.len() == 1).then_some(())
     });
-    assert!(host.text(&["vif", "show", "vif2.0"]).contains("tenant        blue"));
+    assert!(host.text(&["vif", "show", "vif2.0"]).contains("tenant            blue"));
     assert!(host.text(&["top", "--once"]).contains("vif3.0"));
     let missing = host.verb(&["vif", "show", "vif9.0"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("there is no vif \"vif9.0\""));

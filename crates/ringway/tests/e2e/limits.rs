@@ -46,10 +46,16 @@ fn the_command_line_sets_and_shows_each_limit() {
     };
     expect("the limits that were set", &is_set);
     let shown = host.text(&["vif", "show", "vif1.0"]);
-    let lines =
-        ["link          down", "rate          16Mb/s", "rate-rx       8Mb/s", "weight        4"];
-    for line in lines {
-        assert!(shown.contains(line), "{shown}");
+    for (name, value) in [
+        ("link", "down"),
+        ("rate", "16Mb/s"),
+        ("rate-rx", "8Mb/s"),
+        ("weight", "4"),
+        ("flood-rate", "none"),
+        ("flood-mbit", "7Mb/s"),
+        ("broadcast-rate", "3"),
+    ] {
+        assert!(shown.contains(&format!("\n{name:17} {value}\n")), "{name}: {shown}");
     }
     for (limit, value, reason) in [
         ("weight", "0", "from 1 to 1000"),

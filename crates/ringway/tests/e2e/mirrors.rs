@@ -70,7 +70,7 @@ fn a_vif_gets_copies_of_others_frames_and_nothing_else() {
     host.text(&["vif", "set", "vif3.0", "mirror", "all"]);
     host.wait("the mirror", SOON, |host| is_mirror(host, &["all"]));
     see_more("what b sends", (A, "10.77.0.2"), B);
-    assert!(host.text(&["vif", "show", "vif3.0"]).contains("mirror of     all"));
+    assert!(host.text(&["vif", "show", "vif3.0"]).contains("mirror            all"));
     // Frames of its guest are dropped, the first a question for an address.
     let before = host.vif("vif3.0").expect("it is listed").refused.get("port_disabled").copied();
     host.guest_text("m", &["bash", "-c", "echo > /dev/udp/10.77.0.1/9"]);

@@ -169,7 +169,7 @@ fn a_guest_cannot_use_the_address_of_another_or_act_as_a_router_or_dhcp_server()
     });
     assert_eq!(host.log_count("frames that its rules drop"), 1, "{}", host.log());
     let shown = host.text(&["vif", "show", &name]);
-    assert!(shown.contains("bad_source") && shown.contains("locking-mode  default"), "{shown}");
+    assert!(shown.contains("bad_source") && shown.contains("locking-mode      default"), "{shown}");
 }
 
 #[test]
@@ -543,7 +543,7 @@ fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
     assert_eq!((vlans("vif1.0"), vlans("vif3.0")), (vec![Some(10)], vec![Some(20)]));
     assert_eq!(vlans(&name), [Some(10), Some(20)], "{fdb:?}");
     let shown = host.text(&["vif", "show", &name]);
-    assert!(shown.contains("tagged 10,20"), "{shown}");
+    assert!(shown.contains("trunk             10,20"), "{shown}");
 
     // `vlan` of xl's vif lines, on the switch; beside a script it is the script's.
     let placed = |keys: &[(&str, &str)]| {

@@ -1,10 +1,11 @@
-//! `ringway vif show`: all about one vif.
+//! `ringway vif show`: all about one vif. What `vif set` changes has the name by which that knows
+//! it, and a value that it takes.
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use ringway_control::{
-    FloodStatus, HashStatus, LimitsStatus, OvsStatus, QueueStatus, RateStatus, VifStatus,
-    VirtioStatus, WaitStatus,
+    HashStatus, LimitsStatus, OvsStatus, QueueStatus, RateStatus, VifStatus, VirtioStatus,
+    WaitStatus,
 };
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::table;
@@ -32,7 +33,6 @@ pub(super) fn run(args: &Show) -> Result<()> {
         return print_json(&vif);
     }
     let mut text = String::new();
-    let vlan = vlans(&vif);
     let offloads = if vif.offloads.is_empty() { "none".to_owned() } else { vif.offloads.join(" ") };
     for (key, value) in [
         ("name", vif.name.as_str()),
@@ -42,18 +42,19 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("handle", &vif.handle.to_string()),
         ("state", &vif.state),
         ("mac", vif.mac.as_deref().unwrap_or("-")),
-        ("allowed macs", &joined(&vif.allowed_macs)),
-        ("shared macs", &joined(&vif.shared_macs)),
+        ("allowed-macs", &list(&vif.allowed_macs)),
+        ("shared-macs", &list(&vif.shared_macs)),
         ("locking-mode", &vif.locking_mode),
-        ("allowed ips", &joined(&vif.allowed_ips)),
-        ("addresses", &vif.addresses_max.to_string()),
-        ("vlan", &vlan),
-        ("private", if vif.is_private { "yes" } else { "no" }),
+        ("allowed-ips", &list(&vif.allowed_ips)),
+        ("addresses-per-vif", &vif.addresses_max.to_string()),
+        ("vlan", &vif.vlan.map_or_else(none, |vid| vid.to_string())),
+        ("trunk", &list(&vif.trunk)),
+        ("private", &vif.is_private.to_string()),
         ("multicast", &multicast(&vif)),
         ("groups wanted", &vif.groups_wanted.as_ref().map_or("all".to_owned(), |it| joined(it))),
         ("announced", &vif.announced.map_or("no".to_owned(), |sent| format!("{sent} times"))),
-        ("link-local to", vif.link_local_to.as_deref().unwrap_or("-")),
-        ("mirror of", &joined(&vif.mirror)),
+        ("link-local-to", vif.link_local_to.as_deref().unwrap_or("none")),
+        ("mirror", &list(&vif.mirror)),
         ("refused", &cells::drops(&vif.refused)),
         ("taken", vif.taken.as_deref().unwrap_or("-")),
         ("attached to", &attached_to(&vif)),
@@ -65,16 +66,16 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),
         ("error", vif.error.as_deref().unwrap_or("-")),
     ] {
-        text += &format!("{key:13} {}\n", table::shown(value));
+        text += &format!("{key:17} {}\n", table::shown(value));
     }
     for (key, value) in vif.virtio.iter().flat_map(virtio) {
-        text += &format!("{key:13} {}\n", table::shown(&value));
+        text += &format!("{key:17} {}\n", table::shown(&value));
     }
     for (key, value) in vif.ovs.iter().flat_map(ovs) {
-        text += &format!("{key:13} {}\n", table::shown(&value));
+        text += &format!("{key:17} {}\n", table::shown(&value));
     }
     for (key, value) in limits(&vif.limits) {
-        text += &format!("{key:13} {}\n", table::shown(&value));
+        text += &format!("{key:17} {}\n", table::shown(&value));
     }
     let waits: String = vif.queues.iter().flat_map(waits).collect();
     print(&(text + "\n" + &counters(&[vif]) + &waits))
@@ -150,15 +151,6 @@ fn ovs(port: &OvsStatus) -> [(&'static str, String); 5] {
     ]
 }
 
-/// The VLANs of a vif for people: `10`, `10 tagged 20,30`, `tagged 20`.
-fn vlans(vif: &VifStatus) -> String {
-    let untagged = vif.vlan.map(|vid| vid.to_string());
-    let trunk: Vec<String> = vif.trunk.iter().map(ToString::to_string).collect();
-    let tagged = (!trunk.is_empty()).then(|| format!("tagged {}", trunk.join(",")));
-    let parts: Vec<String> = untagged.into_iter().chain(tagged).collect();
-    if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
-}
-
 /// A vif's part in multicast for people: `3 groups`, `router`, `3 groups, receives all groups`.
 fn multicast(vif: &VifStatus) -> String {
     let Some(multicast) = vif.multicast else { return "not snooped".to_owned() };
@@ -171,34 +163,80 @@ fn multicast(vif: &VifStatus) -> String {
 }
 
 /// A vif's limits, for people.
-fn limits(limits: &LimitsStatus) -> [(&'static str, String); 10] {
-    let none = || "none".to_owned();
+fn limits(limits: &LimitsStatus) -> [(&'static str, String); 13] {
     let rate = |rate: Option<RateStatus>| {
         let rate = rate.map(|it| Rate { bytes: it.bytes, interval_us: it.interval_us });
         rate.map_or_else(none, |rate| rate.to_string())
     };
-    let bits = |bytes: Option<u64>| bytes.map(|bytes| Rate { bytes, interval_us: SECOND });
-    let flood_bits = bits(limits.flood_bytes_per_second);
-    let storm = |limit: FloodStatus| {
-        let frames = limit.frames_per_second.map(|frames| format!("{frames}/s"));
-        let rate = bits(limit.bytes_per_second).map(|rate| rate.to_string());
-        let parts: Vec<String> = frames.into_iter().chain(rate).collect();
-        if parts.is_empty() { none() } else { parts.join(" ") }
+    let frames = |frames: Option<u32>| frames.map_or_else(none, |frames| frames.to_string());
+    let megabits = |bytes: Option<u64>| {
+        bytes.map_or_else(none, |bytes| format!("{}Mb/s", bytes / BYTES_OF_A_MEGABIT))
     };
-    let number = |number: Option<String>| number.unwrap_or_else(none);
+    let LimitsStatus { broadcast, multicast, unknown, .. } = limits;
     [
         ("link", if limits.link_down { "down" } else { "up" }.to_owned()),
         ("rate", rate(limits.rate)),
         ("rate-rx", rate(limits.rate_rx)),
         ("weight", limits.weight.to_string()),
-        ("flood-rate", number(limits.flood_frames_per_second.map(|it| it.to_string()))),
-        ("flood bits", number(flood_bits.map(|rate| rate.to_string()))),
-        ("broadcasts", storm(limits.broadcast)),
-        ("multicasts", storm(limits.multicast)),
-        ("unknown", storm(limits.unknown)),
-        ("longest frame", number(limits.frame_len_max.map(|it| it.to_string()))),
+        ("flood-rate", frames(limits.flood_frames_per_second)),
+        ("flood-mbit", megabits(limits.flood_bytes_per_second)),
+        ("broadcast-rate", frames(broadcast.frames_per_second)),
+        ("broadcast-mbit", megabits(broadcast.bytes_per_second)),
+        ("multicast-rate", frames(multicast.frames_per_second)),
+        ("multicast-mbit", megabits(multicast.bytes_per_second)),
+        ("unknown-rate", frames(unknown.frames_per_second)),
+        ("unknown-mbit", megabits(unknown.bytes_per_second)),
+        ("mtu", limits.mtu().map_or_else(none, |mtu| mtu.to_string())),
     ]
 }
 
-/// In microseconds.
-const SECOND: u64 = 1_000_000;
+const BYTES_OF_A_MEGABIT: u64 = 125_000;
+
+fn none() -> String {
+    "none".to_owned()
+}
+
+/// A list as `vif set` takes it.
+fn list<T: ToString>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(T::to_string).collect();
+    if items.is_empty() { none() } else { items.join(",") }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_control::FloodStatus;
+    use ringway_xenbus::{LIMITS, Limit};
+
+    use super::*;
+
+    #[test]
+    fn each_limit_has_the_name_by_which_it_is_set() {
+        let rate = Some(RateStatus { bytes: 125_000, interval_us: 10_000 });
+        let of_kind = FloodStatus { frames_per_second: Some(3), bytes_per_second: Some(1_250_000) };
+        let all = LimitsStatus {
+            link_down: true,
+            weight: 4,
+            rate,
+            rate_rx: rate,
+            flood_frames_per_second: Some(5),
+            flood_bytes_per_second: Some(312_500_000),
+            broadcast: of_kind,
+            multicast: of_kind,
+            unknown: of_kind,
+            frame_len_max: Some(1518),
+        };
+        let fewest = LimitsStatus { weight: 1, ..LimitsStatus::default() };
+        for shown in [limits(&all), limits(&fewest)] {
+            let names: Vec<&str> = shown.iter().map(|(name, _)| *name).collect();
+            let known: Vec<&str> = LIMITS.iter().map(Limit::name).chain(["mtu"]).collect();
+            assert_eq!(names, known);
+            for (name, value) in shown {
+                let set = Limit::named(name).map(|limit| limit.key_value(&value));
+                let is_key = |key: String| key.bytes().all(|it| it == b',' || it.is_ascii_digit());
+                assert!(set.is_none_or(|set| set.is_ok_and(is_key)), "{name} {value}");
+            }
+        }
+        let [.., multicast, _, _, mtu] = limits(&all);
+        assert_eq!((multicast.1.as_str(), mtu.1.as_str()), ("10Mb/s", "1500"));
+    }
+}
