@@ -112,7 +112,21 @@ impl<U: Unit, const MIN: u64, const MAX: u64> Visitor<'_> for QuantityVisitor<U,
 
 #[cfg(test)]
 mod tests {
+    use ringway_units::{Rate, whole};
+
     use crate::{Usage, parse};
+
+    #[test]
+    fn rates_are_read_as_in_what_a_toolstack_sets() {
+        for text in ["9Gb/s", "2.5Gbit/s", "9.4 Gbit/s", "10M", "1k", "100MB/s", "2kB/s", "7B/s"] {
+            let rate = text.parse::<Rate>().expect(text).0;
+            assert_eq!(whole(rate), ringway_xenbus::bits_per_second(text), "{text}");
+        }
+        for bad in ["10", "10s", "G", "-1M", "1.2.3G", "NaNG"] {
+            let keys = ringway_xenbus::bits_per_second(bad);
+            assert!(keys.is_none() && bad.parse::<Rate>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn amounts_are_numbers_or_have_their_units() {

@@ -83,7 +83,7 @@ pub use keys::{
     BadKeys, KeyChange, Keys, MAX_QUEUES_WANTED as MAX_QUEUES_KEY, MIRROR as MIRROR_KEY,
 };
 pub use limits::{FloodWish, LIMITS, Limit, VifLimits};
-pub use rate::{NotARate, Rate};
+pub use rate::{NotARate, Rate, bits_per_second};
 pub use rules::{RULES, Rule};
 pub use state::XenbusState;
 pub use vif::{Device, Vif};

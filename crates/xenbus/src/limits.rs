@@ -456,6 +456,7 @@ mod tests {
         let written =
             |text: &str| limit("flood-mbit").key_value(text).expect("no rate is asked for");
         assert_eq!([written("10Mb/s"), written("2Gb/s"), written("7")], ["10", "2000", "7"]);
+        assert_eq!([written("10M"), written("2.5Gbit/s"), written("1MB/s")], ["10", "2500", "8"]);
         // Left as they are, to be refused.
         assert_eq!([written("100kb/s"), written("fast")], ["100kb/s", "fast"]);
         assert_eq!(limit("flood-rate").key_value("10Mb/s").as_deref(), Ok("10Mb/s"));

@@ -28,8 +28,7 @@ impl Rate {
     }
 }
 
-/// Parses a rate as `xl` does: a number, `k`, `M` or `G`, bits (`b`, also `bit`) or bytes (`B`),
-/// `/s`, and the interval if it is not 50 ms (`@20ms`).
+/// Parses a rate, and the interval if it is not 50 ms: `10Mb/s`, `1MB/s@20ms`.
 impl FromStr for Rate {
     type Err = NotARate;
 
@@ -39,7 +38,7 @@ impl FromStr for Rate {
             Some((rate, interval)) => (rate, parse_interval(interval).ok_or_else(bad)?),
             None => (text, INTERVAL_US),
         };
-        let per_second = parse_bytes(rate).ok_or_else(bad)?;
+        let per_second = bits_per_second(rate).ok_or_else(bad)? / 8;
         let bytes = u128::from(per_second) * u128::from(interval) / 1_000_000;
         let bytes = u64::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(bad)?;
         Ok(Rate { bytes, interval_us: interval })
@@ -70,22 +69,35 @@ pub struct NotARate(String);
 /// The default interval, as in `xl`.
 const INTERVAL_US: u64 = 50_000;
 
-fn parse_bytes(text: &str) -> Option<u64> {
-    let text = text.strip_suffix("/s")?;
-    let text = text.strip_suffix("it").filter(|text| text.ends_with('b')).unwrap_or(text);
-    let (text, is_bits) = match (text.strip_suffix('b'), text.strip_suffix('B')) {
-        (Some(bits), _) => (bits, true),
-        (None, bytes) => (bytes?, false),
+/// The bits in a second that a text means, for all that reads rates. It is a number, perhaps with
+/// decimals, and a unit: as in `xl`, `k`, `M`, `G` or nothing, then bits (`b`, also `bit`) or bytes
+/// (`B`), then `/s`; or just `k`, `M` or `G`, for bits.
+pub fn bits_per_second(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (amount, bits) = match text.strip_suffix("/s") {
+        Some(unit) => {
+            let unit = unit.strip_suffix("it").filter(|unit| unit.ends_with('b')).unwrap_or(unit);
+            match unit.strip_suffix('B') {
+                Some(amount) => (amount, 8),
+                None => (unit.strip_suffix('b')?, 1),
+            }
+        }
+        None => (text, 1),
     };
-    let unit = match text.bytes().last()? {
+    let thousands = match amount.bytes().last()? {
         b'k' | b'K' => 1_000,
         b'M' => 1_000_000,
         b'G' => 1_000_000_000,
         _ => 1,
     };
-    let digits = if unit > 1 { &text[..text.len() - 1] } else { text };
-    let amount = number(digits)?.checked_mul(unit)?;
-    Some(if is_bits { amount / 8 } else { amount })
+    let has_unit = amount.len() < text.len() || thousands > 1;
+    let digits = if thousands > 1 { &amount[..amount.len() - 1] } else { amount };
+    let digits = Some(digits.trim_end()).filter(|_| has_unit)?;
+    let (whole, decimals) = digits.split_once('.').unwrap_or((digits, "0"));
+    let scale = 10_u128.pow(u32::try_from(decimals.len()).ok().filter(|count| *count <= 18)?);
+    let unit: u128 = thousands * bits;
+    let whole = u128::from(number(whole)?) * unit;
+    u64::try_from(whole + u128::from(number(decimals)?) * unit / scale).ok()
 }
 
 fn parse_interval(text: &str) -> Option<u64> {
@@ -151,6 +163,28 @@ mod tests {
     }
 
     #[test]
+    fn all_spellings_mean_bits_in_a_second() {
+        for (text, bits) in [
+            ("10Gb/s", 10_000_000_000),
+            ("9.4 Gbit/s", 9_400_000_000),
+            ("9.41G", 9_410_000_000),
+            ("100MB/s", 800_000_000),
+            ("2.5kB/s", 20_000),
+            ("0.125 kbit/s", 125),
+            ("500bit/s", 500),
+            ("7B/s", 56),
+            ("64K", 64_000),
+        ] {
+            assert_eq!(bits_per_second(text), Some(bits), "{text}");
+        }
+        let long = "0.0000000000000000001G";
+        for bad in ["10", "1.5", "G", ".5G", "5.G", "1.2.3G", "+1G", "1e3M", "NaNG", "10s", long] {
+            assert_eq!(bits_per_second(bad), None, "{bad}");
+        }
+        assert_eq!(bits_per_second("18446744073709551615GB/s"), None);
+    }
+
+    #[test]
     fn a_rate_is_shown_in_bits() {
         for (text, shown) in [
             ("10Mb/s", "10Mb/s"),
@@ -160,7 +194,10 @@ mod tests {
             ("1GB/s@1s", "8Gb/s"),
             ("160b/s", "160b/s"),
         ] {
-            assert_eq!(text.parse::<Rate>().map(|rate| rate.to_string()), Ok(shown.to_owned()));
+            for text in [text, shown] {
+                let rate = text.parse::<Rate>().map(|rate| rate.to_string());
+                assert_eq!(rate, Ok(shown.to_owned()), "what is shown is read");
+            }
         }
     }
 }
