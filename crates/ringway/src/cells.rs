@@ -1,10 +1,21 @@
 //! Cells of the tables that more than one verb prints.
 
+use std::collections::BTreeMap;
+
 use ringway_control::VifStatus;
 
 /// The kind of a vif, `xen` or `virtio`; `-` for other ports.
 pub(crate) fn kind(vif: &VifStatus) -> &str {
     if vif.kind.is_empty() { "-" } else { &vif.kind }
+}
+
+/// Frames that the queues of a vif have dropped, by reason.
+pub(crate) fn dropped(vif: &VifStatus) -> BTreeMap<String, u64> {
+    let mut dropped = BTreeMap::new();
+    for (reason, count) in vif.queues.iter().flat_map(|queue| &queue.dropped) {
+        *dropped.entry(reason.clone()).or_default() += count;
+    }
+    dropped
 }
 
 /// Drops by reason, in one cell.

@@ -1,5 +1,6 @@
 //! What changed between two readings of the backend.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ringway_control::{BackendStatus, QueueStatus};
@@ -38,6 +39,8 @@ pub(crate) struct QueueRate {
     pub(crate) rx_bits_per_second: f64,
     /// Frames dropped.
     pub(crate) drops_per_second: f64,
+    /// Those by reason; reasons without drops are left out.
+    pub(crate) dropped_per_second: BTreeMap<String, f64>,
 }
 
 /// The rates of all queues that are in both readings.
@@ -55,6 +58,10 @@ pub(crate) fn between(before: &Reading, after: &Reading) -> Vec<QueueRate> {
             let zero = QueueStatus::default();
             let then = old.queues.iter().find(|then| then.index == queue.index).unwrap_or(&zero);
             let drops = |queue: &QueueStatus| queue.dropped.values().sum::<u64>();
+            let of_reason = |(reason, now): (&String, &u64)| {
+                let then = then.dropped.get(reason).copied().unwrap_or_default();
+                (*now > then).then(|| (reason.clone(), per_second(*now, then)))
+            };
             rates.push(QueueRate {
                 vif: vif.name.clone(),
                 kind: cells::kind(vif).to_owned(),
@@ -66,6 +73,7 @@ pub(crate) fn between(before: &Reading, after: &Reading) -> Vec<QueueRate> {
                 rx_packets_per_second: per_second(queue.rx_packets, then.rx_packets),
                 rx_bits_per_second: 8.0 * per_second(queue.rx_bytes, then.rx_bytes),
                 drops_per_second: per_second(drops(queue), drops(then)),
+                dropped_per_second: queue.dropped.iter().filter_map(of_reason).collect(),
             });
         }
     }
@@ -151,6 +159,7 @@ mod tests {
             rx_packets_per_second: 98_765.0,
             rx_bits_per_second: 9.41e9,
             drops_per_second: 7.0,
+            dropped_per_second: BTreeMap::new(),
         };
         let wide = rate_table_within(std::slice::from_ref(&rate), 200);
         assert_eq!(wide, rate_table(std::slice::from_ref(&rate)));
@@ -177,5 +186,25 @@ mod tests {
         assert!((rate(1000, 3000) - 8000.0).abs() < 1e-6);
         assert!(rate(3000, 1000).abs() < 1e-6);
         assert!((rate(0, 1 << 40) - f64::from(1_u32 << 31) * 2048.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn drops_are_counted_by_reason() {
+        let start = Instant::now();
+        let reading = |at, dropped: &[(&str, u64)]| {
+            let mut reading = reading(at, 0);
+            let dropped = dropped.iter().map(|(reason, count)| ((*reason).to_owned(), *count));
+            reading.status.vifs[0].queues[0].dropped = dropped.collect();
+            reading
+        };
+        let before = reading(start, &[("queue_full", 10), ("no_buffer", 5)]);
+        let after = [("queue_full", 30), ("no_buffer", 5), ("flood_limit", 2)];
+        let after = reading(start + Duration::from_secs(2), &after);
+        let json = serde_json::to_value(between(&before, &after)).expect("JSON");
+        assert_eq!(json[0]["drops_per_second"], 11.0);
+        assert_eq!(
+            json[0]["dropped_per_second"],
+            serde_json::json!({ "flood_limit": 1.0, "queue_full": 10.0 })
+        );
     }
 }

@@ -227,6 +227,8 @@ fn vif_order(name: &str) -> (u32, u32, &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn rate(vif: &str, packets: f64, worker: usize) -> QueueRate {
@@ -241,6 +243,7 @@ mod tests {
             rx_packets_per_second: 0.0,
             rx_bits_per_second: 0.0,
             drops_per_second: 0.0,
+            dropped_per_second: BTreeMap::new(),
         }
     }
 

@@ -283,10 +283,16 @@ fn list(args: &List) -> Result<()> {
     if args.json {
         return print_json(&with_notice(&vifs, notice.as_deref())?);
     }
+    let notice = notice.map_or_else(String::new, |notice| format!("\n{notice}\n"));
+    print(&(list_table(vifs) + &notice))
+}
+
+/// A table of vifs.
+fn list_table(vifs: Vec<VifStatus>) -> String {
     let head = ["VIF", "KIND", "GUEST", "STATE", "MAC", "ATTACHED TO", ">QUEUES", ">OF"];
     // Tenants are shown only if they have processes of their own.
     let is_isolated = vifs.iter().any(|vif| vif.tenant.is_some());
-    let mut head = [&head[..], &[">RESTARTS", "ERROR"]].concat();
+    let mut head = [&head[..], &[">RESTARTS", "DROPPED", "ERROR"]].concat();
     if is_isolated {
         head.insert(TENANT_COLUMN, "TENANT");
     }
@@ -294,6 +300,7 @@ fn list(args: &List) -> Result<()> {
     let rows = vifs.into_iter().map(|vif| {
         let tenant = is_isolated.then(|| vif.tenant.clone().unwrap_or_else(dash));
         let attached_to = attached_to(&vif);
+        let dropped = cells::drops(&cells::dropped(&vif));
         let mut cells = vec![
             vif.name.clone(),
             cells::kind(&vif).to_owned(),
@@ -304,6 +311,7 @@ fn list(args: &List) -> Result<()> {
             vif.queues.len().to_string(),
             if vif.max_queues == 0 { dash() } else { vif.max_queues.to_string() },
             vif.restarts.to_string(),
+            dropped,
             vif.error.unwrap_or_else(dash),
         ];
         if let Some(tenant) = tenant {
@@ -311,8 +319,7 @@ fn list(args: &List) -> Result<()> {
         }
         cells
     });
-    let notice = notice.map_or_else(String::new, |notice| format!("\n{notice}\n"));
-    print(&(table::render(&head, rows) + &notice))
+    table::render(&head, rows)
 }
 
 /// Vifs for programs, each with what an administrator should know of the host.
@@ -399,4 +406,23 @@ fn watch(args: &Stats) -> Result<()> {
         before = after;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_control::QueueStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_list_says_what_each_vif_has_dropped() {
+        let queue = |dropped: &[(&str, u64)]| {
+            let dropped = dropped.iter().map(|(reason, count)| ((*reason).to_owned(), *count));
+            QueueStatus { dropped: dropped.collect(), ..QueueStatus::default() }
+        };
+        let queues = [&[("queue_full", 2)][..], &[("no_buffer", 1), ("queue_full", 3)]];
+        let queues = queues.map(queue).to_vec();
+        let table = list_table(vec![VifStatus { queues, ..VifStatus::default() }]);
+        assert!(table.contains("no_buffer 1, queue_full 5"), "{table}");
+    }
 }
