@@ -87,20 +87,34 @@ pub(crate) fn rate_table(rates: &[QueueRate]) -> String {
 }
 
 /// The rates in at most so many columns of a terminal: whole columns of the table are left out, and
-/// no number is cut. The last three stay in any case.
+/// no number is cut. The last three stay in any case, and names of vifs are cut for them.
 pub(crate) fn rate_table_within(rates: &[QueueRate], columns: usize) -> String {
     let mut kept: Vec<usize> = (0..RATE_HEAD.len()).collect();
     let mut left_out = LEFT_OUT.iter();
+    let mut name_len = rates.iter().map(|rate| rate.vif.chars().count()).max().unwrap_or_default();
     loop {
         let head: Vec<&str> = kept.iter().map(|at| RATE_HEAD[*at]).collect();
-        let row = |rate| {
-            let row = rate_row(rate);
+        let row = |rate: &QueueRate| {
+            let mut row = rate_row(rate);
+            row[0] = shortened(&row[0], name_len);
             kept.iter().map(|at| row[*at].clone()).collect()
         };
         let text = table::render(&head, rates.iter().map(row));
-        let fits = text.lines().all(|line| line.chars().count() <= columns);
-        let Some(next) = left_out.next().filter(|_| !fits) else { return text };
-        kept.retain(|at| RATE_HEAD[*at] != *next);
+        let width = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+        match (width.saturating_sub(columns), left_out.next()) {
+            (0, _) => return text,
+            (_, Some(next)) => kept.retain(|at| RATE_HEAD[*at] != *next),
+            (excess, None) if name_len > excess => name_len -= excess,
+            (_, None) => return text,
+        }
+    }
+}
+
+/// A name in at most so many columns.
+fn shortened(name: &str, len_max: usize) -> String {
+    match name.chars().count() > len_max {
+        true => name.chars().take(len_max.saturating_sub(1)).chain(['…']).collect(),
+        false => name.to_owned(),
     }
 }
 
@@ -167,6 +181,12 @@ mod tests {
             let text = rate_table_within(std::slice::from_ref(&rate), columns);
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{text}");
             assert!(text.contains("1.16 G") && text.contains("9.41 G"), "{columns}:\n{text}");
+        }
+        let rate = QueueRate { vif: "machine-of-the-database-team-0042".to_owned(), ..rate };
+        for columns in [30, 40, 50] {
+            let text = rate_table_within(std::slice::from_ref(&rate), columns);
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{text}");
+            assert!(text.contains("machin") && text.contains("9.41 G"), "{columns}:\n{text}");
         }
     }
 

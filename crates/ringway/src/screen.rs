@@ -104,15 +104,29 @@ fn frame(
     skipped: usize,
     foot: &str,
 ) -> String {
-    let cut = |text: &str| shown(text).chars().take(columns).collect::<String>();
+    let sentence = |text: &str| cut(text, columns, &[", ", "; "]);
+    let cells = |text: &str| cut(text, columns, &["  "]);
     let mut rows = table.lines();
     let head = rows.next().unwrap_or_default();
-    let mut drawn = format!("{HOME}{}{CLEAR_LINE}\r\n", cut(title));
-    drawn += &format!("{BOLD}{}{PLAIN}{CLEAR_LINE}\r\n", cut(head));
+    let mut drawn = format!("{HOME}{}{CLEAR_LINE}\r\n", sentence(title));
+    drawn += &format!("{BOLD}{}{PLAIN}{CLEAR_LINE}\r\n", cells(head));
     for row in rows.skip(skipped).take(lines.saturating_sub(3)) {
-        drawn += &format!("{}{CLEAR_LINE}\r\n", cut(row));
+        drawn += &format!("{}{CLEAR_LINE}\r\n", cells(row));
     }
-    drawn + CLEAR_BELOW + &format!("\x1b[{lines};1H{}{CLEAR_LINE}", cut(foot))
+    drawn + CLEAR_BELOW + &format!("\x1b[{lines};1H{}{CLEAR_LINE}", sentence(foot))
+}
+
+/// As much of a text as so many columns hold, up to the end of a part or else of a word: a number
+/// that is cut would be another one.
+fn cut(text: &str, columns: usize, between_parts: &[&str]) -> String {
+    let text = shown(text);
+    if text.chars().count() <= columns {
+        return text;
+    }
+    let room: String = text.chars().take(columns.saturating_sub(1)).collect();
+    let end = between_parts.iter().filter_map(|separator| room.rfind(separator)).max();
+    let end = end.or_else(|| room.rfind(' ')).unwrap_or(room.len());
+    format!("{}…", room[..end].trim_end())
 }
 
 /// The keys behind what a terminal sends. Sequences of other keys are ignored.
@@ -156,9 +170,27 @@ mod tests {
         let table = "VIF\nvif1.0\nvif2.0\nvif3.0\nvif4.0\n";
         let drawn = frame((5, 5), "a title \x1b[2J", table, 1, "keys: q");
         assert_eq!(drawn.matches("\r\n").count(), 4, "{drawn:?}");
-        assert!(drawn.contains("a tit") && !drawn.contains("a titl"), "{drawn:?}");
-        assert!(drawn.contains("vif2.") && drawn.contains("vif3."), "{drawn:?}");
-        assert!(!drawn.contains("vif1.") && !drawn.contains("vif4."), "{drawn:?}");
-        assert!(drawn.ends_with("\x1b[5;1Hkeys:\x1b[K"), "{drawn:?}");
+        assert!(drawn.contains("a…") && !drawn.contains("a t"), "{drawn:?}");
+        assert!(drawn.contains("vif2…") && drawn.contains("vif3…"), "{drawn:?}");
+        assert!(!drawn.contains("vif1") && !drawn.contains("vif4"), "{drawn:?}");
+        assert!(drawn.ends_with("\x1b[5;1Hkeys…\x1b[K"), "{drawn:?}");
+    }
+
+    #[test]
+    fn no_number_is_cut() {
+        let title = "backend 12345, policy balanced, 2 workers busy 100 %, 87 %, 10 of 12 vifs \
+                     connected, 1024 addresses";
+        let foot = "sort: v vif, p packets; r reverse; 10 more";
+        let row = "vm1  1.16 G     98.77 k";
+        let sentence = &[", ", "; "][..];
+        for (text, separators) in [(title, sentence), (foot, sentence), (row, &["  "])] {
+            for columns in 16..=text.chars().count() {
+                let cut = cut(text, columns, separators);
+                assert!(cut.chars().count() <= columns, "{columns}: {cut}");
+                let end = cut.trim_end_matches('…').len();
+                let is_whole = separators.iter().any(|it| text[end..].starts_with(it));
+                assert!(is_whole || cut == text, "{columns}: {cut}");
+            }
+        }
     }
 }
