@@ -371,7 +371,7 @@ impl<W: World> Host<W> {
         let xen = self.vifs.values_mut().map(|it| &mut it.state);
         for state in xen.chain(self.virtio.iter_mut().map(|it| &mut it.state)) {
             state.assign_refused(&mut hosting);
-            state.log_refusals(hosting.shared, now);
+            state.log_drops(hosting.shared, now);
         }
         self.virtio.iter_mut().for_each(VirtioVif::housekeep);
         let frames = self.vifs.iter().map(|(vif, xen)| (*vif, xen.state.frames()));

@@ -20,6 +20,7 @@ mod comparison;
 mod connection;
 mod defaults;
 mod device;
+mod drop_log;
 mod host;
 mod limited;
 mod mirrors;

@@ -7,6 +7,8 @@ use ringway_engine::{Credit, Stations, Weight, egress_credit, segment_credit};
 use ringway_switch::{FloodBudget, FloodLimit, StormLimits, Ticks};
 use ringway_xenbus::{BadKeys, FloodWish, Rate, VifLimits};
 
+use crate::drop_log::DropLog;
+
 /// The limits of a vif, for as long as it exists.
 #[derive(Debug)]
 pub struct Limited {
@@ -24,14 +26,26 @@ pub struct Limited {
     pub segments: Arc<Credit>,
     /// What the guest may flood.
     pub flood: Arc<FloodBudget>,
+    /// When it was last logged what limits of floods have dropped.
+    pub(crate) flood_log: DropLog,
+    /// When it was last logged what the limit of what the guest may receive has dropped.
+    pub(crate) rate_log: DropLog,
 }
 
 impl Limited {
     /// No limits except those of all vifs: of floods, and of excess segments.
     pub fn new(flood: Arc<FloodBudget>, now: Instant) -> Limited {
-        let segments = Arc::new(segment_credit(now));
-        let wanted = VifLimits::default();
-        Limited { wanted, mtu_min: 0, bad: Vec::new(), tx: None, rx: None, segments, flood }
+        Limited {
+            wanted: VifLimits::default(),
+            mtu_min: 0,
+            bad: Vec::new(),
+            tx: None,
+            rx: None,
+            segments: Arc::new(segment_credit(now)),
+            flood,
+            flood_log: DropLog::default(),
+            rate_log: DropLog::default(),
+        }
     }
 
     /// Applies what is wanted now. `of_all` are the limits of all vifs that have none of their own.

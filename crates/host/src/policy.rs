@@ -2,21 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, QueueCounters, VlanRules};
+use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, VlanRules};
 use ringway_engine::steps::Command;
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_vif_shell::LeftOut;
 use ringway_xenbus::Keys;
 
+use crate::drop_log::DropLog;
 use crate::shared::Shared;
 use crate::vif_state::{VifState, command};
 use crate::world::{Hosting, World};
-
-/// How often a line about refused frames of a vif may be logged.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl<W: World> VifState<W> {
     /// Takes over the toolstack's changes. Unreadable keys change nothing.
@@ -202,28 +200,27 @@ impl<W: World> VifState<W> {
 
     /// The frames that this connection's queues have refused, by reason.
     pub fn refused(&self) -> BTreeMap<String, u64> {
-        let queues = self.connection.iter().flat_map(|connection| &connection.queues);
-        let mut refused = BTreeMap::new();
-        for (reason, frames) in queues.flat_map(|queue| refusals(queue)) {
-            *refused.entry(reason.name().to_owned()).or_default() += frames;
-        }
-        refused
+        self.dropped(DropReason::is_refusal)
     }
 
-    /// Logs a line if frames were refused, and then no other for a while. Called periodically.
-    pub fn log_refusals(&mut self, shared: &Shared, now: Instant) {
+    /// The frames that this connection's queues have dropped for such reasons, by reason.
+    fn dropped(&self, is_such: fn(DropReason) -> bool) -> BTreeMap<String, u64> {
         let queues = self.connection.iter().flat_map(|connection| &connection.queues);
-        let frames: u64 = queues.flat_map(|queue| refusals(queue)).map(|(_, count)| count).sum();
-        // Counters of a new connection begin at zero.
-        let seen = self.rules.log.seen.min(frames);
-        self.rules.log.seen = seen;
-        if frames == seen || self.rules.log.due.is_some_and(|due| now < due) {
-            return;
+        let counts = queues.flat_map(|queue| queue.dropped.snapshot());
+        let mut dropped = BTreeMap::new();
+        for (reason, frames) in counts.filter(|(reason, count)| *count > 0 && is_such(*reason)) {
+            *dropped.entry(reason.name().to_owned()).or_default() += frames;
         }
-        self.rules.log.seen = frames;
-        self.rules.log.due = Some(now + LOG_INTERVAL);
-        if let Some(LeftOut(left_out)) = self.may_log(now) {
-            let (vif, refused, taken) = (&self.name, self.refused(), self.taken(shared, now));
+        dropped
+    }
+
+    /// Logs a line if its rules or its limits have dropped frames, and then no other of that kind
+    /// for a while. Called periodically.
+    pub fn log_drops(&mut self, shared: &Shared, now: Instant) {
+        let refused = self.refused();
+        let line = self.may_log_drops(&refused, |it| &mut it.rules.log, now);
+        if let Some(LeftOut(left_out)) = line {
+            let (vif, taken) = (&self.name, self.taken(shared, now));
             tracing::warn!(
                 vif,
                 ?refused,
@@ -234,6 +231,36 @@ impl<W: World> VifState<W> {
                  dhcp-server of the vif"
             );
         }
+        let dropped = self.dropped(is_flood_limit);
+        let line = self.may_log_drops(&dropped, |it| &mut it.limited.flood_log, now);
+        if let Some(LeftOut(left_out)) = line {
+            tracing::warn!(
+                vif = self.name,
+                ?dropped,
+                left_out,
+                "the guest floods more than its limits; to allow more, raise flood-rate or \
+                 flood-mbit of the vif or the switch, or those of broadcast, multicast or unknown"
+            );
+        }
+        // A limit that is reached is nothing unusual: TCP finds it in this way.
+        let dropped = self.dropped(|reason| reason == DropReason::RateLimit);
+        let line = self.may_log_drops(&dropped, |it| &mut it.limited.rate_log, now);
+        if let Some(LeftOut(left_out)) = line {
+            let vif = &self.name;
+            tracing::info!(vif, ?dropped, left_out, "its rate-rx drops frames to the guest");
+        }
+    }
+
+    /// Whether a line about dropped frames of a kind may be logged, and how many lines were left
+    /// out before.
+    fn may_log_drops(
+        &mut self,
+        dropped: &BTreeMap<String, u64>,
+        log: fn(&mut Self) -> &mut DropLog,
+        now: Instant,
+    ) -> Option<LeftOut> {
+        let is_due = log(self).is_due(dropped.values().sum(), now);
+        if is_due { self.may_log(now) } else { None }
     }
 }
 
@@ -244,6 +271,7 @@ impl<W: World> Hosting<'_, W> {
     }
 }
 
-fn refusals(queue: &QueueCounters) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-    queue.dropped.snapshot().filter(|(reason, frames)| reason.is_refusal() && *frames > 0)
+fn is_flood_limit(reason: DropReason) -> bool {
+    use DropReason::{BroadcastLimit, FloodLimit, MulticastLimit, UnknownLimit};
+    matches!(reason, FloodLimit | BroadcastLimit | MulticastLimit | UnknownLimit)
 }

@@ -1,10 +1,10 @@
 //! The toolstack's rules of what a vif's guest may send.
 
-use std::time::Instant;
-
 use ringway_datapath::{LockingMode, MacAddr, Mirrored, MulticastRouter, PortRules, VlanRules};
 use ringway_switch::fdb::NotBound;
 use ringway_xenbus::{BadKeys, Keys};
+
+use crate::drop_log::DropLog;
 
 /// The most addresses of an unlocked vif, unless its rules set a number.
 const UNLOCKED_ADDRESSES_MAX: u32 = 256;
@@ -17,18 +17,9 @@ pub struct Rules {
     /// The guest's address.
     pub mac: Option<MacAddr>,
     /// When refused frames were last logged.
-    pub log: RefusalLog,
+    pub log: DropLog,
     /// Addresses that its port did not get, because others have them.
     pub refused: Vec<(MacAddr, NotBound)>,
-}
-
-/// When refused frames were last logged.
-#[derive(Debug, Default)]
-pub struct RefusalLog {
-    /// The number of this connection's frames that had been refused by then.
-    pub seen: u64,
-    /// When they may be logged again.
-    pub due: Option<Instant>,
 }
 
 impl Rules {

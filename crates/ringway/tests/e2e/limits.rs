@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use ringway_control::VifStatus;
+use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, Running, SOON, pair};
 use ringway_e2e::shared_turn;
 
@@ -111,6 +112,27 @@ fn a_guest_whose_toolstack_distrusts_the_backend_copies_all_frames() {
     host.text(&["guest", "set", "a", "queues", "1"]);
     host.wait("frames to be copied", SOON, |host| copies(host).filter(|copies| *copies));
     host.ping("a", "10.77.0.2");
+}
+
+#[test]
+fn what_a_limit_of_floods_drops_is_logged_once() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let host = Host::start(&pair());
+    let mut guest = Hostile::new(&host);
+    guest.connect();
+    let name = guest.name();
+    host.text(&["vif", "set", &name, "broadcast-rate", "1"]);
+    host.wait("the limit", SOON, |host| {
+        (host.vif(&name)?.limits.broadcast.frames_per_second == Some(1)).then_some(())
+    });
+    guest.send_frames(40, 60, MacAddr::BROADCAST);
+    let line = "the guest floods more than its limits";
+    host.wait("a line", SOON, |host| (host.log_count(line) > 0).then_some(()));
+    assert_eq!(host.log_count(line), 1, "{}", host.log());
+    let dropped = host.vif(&name).expect("it is listed").queues[0].dropped.clone();
+    assert!(dropped.contains_key("broadcast_limit"), "{dropped:?}");
+    let list = host.text(&["vif", "list"]);
+    assert!(list.contains("broadcast_limit "), "{list}");
 }
 
 #[test]
