@@ -1,10 +1,12 @@
 //! The log: lines on standard error, each with the name of its process.
 
-use std::env;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::panic::PanicHookInfo;
+use std::{env, panic, thread};
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
@@ -16,6 +18,10 @@ use tracing_subscriber::fmt::MakeWriter;
 pub fn start(level: LevelFilter, process: &str) {
     let process = if process.is_empty() { String::new() } else { format!("{process}: ") };
     let is_journal = is_journal(&io::stderr());
+    if is_journal {
+        let process = process.clone();
+        panic::set_hook(Box::new(move |panic| report_panic(&process, panic)));
+    }
     let log = Log { process, is_journal };
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
@@ -29,6 +35,19 @@ pub fn start(level: LevelFilter, process: &str) {
 /// that users start.
 pub(crate) fn report(error: &anyhow::Error) {
     eprintln!("{}ringway: {error:#}", beginning(&io::stderr(), Level::ERROR));
+}
+
+/// Writes into the journal what Rust's own hook writes, with the priority of an error. An event
+/// would not do: the log may be off, or where the panic is.
+fn report_panic(process: &str, panic: &PanicHookInfo<'_>) {
+    let thread = thread::current();
+    let mut text = format!("thread '{}' {panic}\n", thread.name().unwrap_or("<unnamed>"));
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        text += &format!("stack backtrace:\n{backtrace}\n");
+    }
+    let line = Line { priority: priority(Level::ERROR), process };
+    let _ = io::stderr().write_all(&line.with(text.as_bytes()));
 }
 
 /// What a line of this level begins with: its priority if `output` leads to the journal, else

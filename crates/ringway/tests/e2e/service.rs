@@ -23,6 +23,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::panics::panic_over;
+
 /// How long the service manager waits for a keep-alive message.
 const WATCHDOG: Duration = Duration::from_secs(2);
 /// A limit for each message.
@@ -371,12 +373,18 @@ fn the_journal_has_the_priority_of_each_line() {
     let log = fs::File::create(place.path().join("log")).expect("created");
     let log = log.metadata().expect("it is open");
     let stream = format!("{}:{}", log.dev(), log.ino());
-    let variables = [("JOURNAL_STREAM", OsStr::new(&stream))];
+    let variables =
+        [("JOURNAL_STREAM", OsStr::new(&stream)), ("RINGWAY_TEST_PANICS", OsStr::new("1"))];
     let host = Host::start_with(place, &pair(), &variables);
+    panic_over(&host, "vif1.0", 1);
     host.signal(Signal::TERM);
     let (_, _place, log) = host.ended();
     assert!(log.contains(" INFO "), "{log}");
+    // What Rust says of a panic is two lines, and an event follows.
+    let is_of_panic = |line: &str| line.starts_with("<3>") && line.contains("a test asked for it");
+    assert!(log.lines().any(is_of_panic), "{log}");
     let is_marked = |line: &str| match line.split_at_checked(3) {
+        Some(("<3>", _)) => true,
         Some(("<4>", text)) => text.contains(" WARN "),
         Some(("<6>", text)) => text.contains(" INFO "),
         _ => false,
