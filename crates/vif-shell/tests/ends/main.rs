@@ -1,5 +1,7 @@
 //! Both ends on a XenStore in memory, with processes that serve no frames.
 
+mod observed;
+
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{MacAddr, OffloadCaps};
