@@ -182,7 +182,7 @@ impl Report {
             vec![cpu.process.clone(), format!("{user:.2}"), format!("{system:.2}")]
         });
         text += &table::render(&["CPU SECONDS OF", ">USER", ">SYSTEM"], rows);
-        text += &format!("\ndropped: {}\n", cells::drops(&self.dropped));
+        text += &format!("\ndropped: {}\n", drops(&self.dropped));
         let left = if self.leftovers.is_empty() { "nothing" } else { "see below" };
         text + &format!("left behind: {left}\n")
     }
@@ -226,6 +226,13 @@ impl VifReport {
     }
 }
 
+/// Drops by reason. The first frames of a guest find no other one, which is nothing to look into.
+fn drops(dropped: &BTreeMap<String, u64>) -> String {
+    let is_of_start = dropped.keys().eq(["no_route"]);
+    let why = if is_of_start { " (sent while the other guest was not connected)" } else { "" };
+    cells::drops(dropped) + why
+}
+
 /// What the queues of the first vif counted between two readings.
 fn change(before: &BackendStatus, after: &BackendStatus, of: fn(&QueueStatus) -> u64) -> Vec<u64> {
     let queues = |status: &BackendStatus| -> Vec<u64> {
@@ -233,4 +240,21 @@ fn change(before: &BackendStatus, after: &BackendStatus, of: fn(&QueueStatus) ->
     };
     let pairs = queues(after).into_iter().zip(queues(before));
     pairs.map(|(after, before)| after.saturating_sub(before)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_the_start_are_explained_and_no_others() {
+        let shown = |all: &[(&str, u64)]| {
+            let all = all.iter().map(|(reason, count)| ((*reason).to_owned(), *count));
+            drops(&all.collect())
+        };
+        assert_eq!(shown(&[]), "-");
+        let why = "no_route 1 (sent while the other guest was not connected)";
+        assert_eq!(shown(&[("no_route", 1)]), why);
+        assert_eq!(shown(&[("no_route", 1), ("queue_full", 2)]), "no_route 1, queue_full 2");
+    }
 }
