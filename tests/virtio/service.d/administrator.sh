@@ -61,9 +61,13 @@ works() {
     say "$1: works"
 }
 
+main_process() {
+    systemctl show --property MainPID --value ringway-host
+}
+
 # Whether the service has another first process: PID
 is_other() {
-    case $(systemctl show --property MainPID --value ringway-host) in 0 | "$1") return 1 ;; esac
+    case $(main_process) in 0 | "$1") return 1 ;; esac
 }
 
 before() {
@@ -78,16 +82,39 @@ before() {
     page machine
     works "the first start"
     local pid
-    pid=$(systemctl show --property MainPID --value ringway-host)
+    pid=$(main_process)
     page restart
     is_other "$pid" || fail "it was not restarted"
     works "a restart"
-    pid=$(systemctl show --property MainPID --value ringway-host)
+    reloaded
+    pid=$(main_process)
     systemctl kill --signal KILL --kill-whom main ringway-host
     wait_until 60 "another process after kill -9" is_other "$pid"
     works "kill -9"
     exposure
     hotplug_scripts
+}
+
+# A changed description applies at once, in the same process, and a wrong one changes nothing.
+reloaded() {
+    local pid description=/etc/ringway/host.toml
+    pid=$(main_process)
+    # Of vm1, whose section is the last one.
+    echo 'weight = 3' >> "$description"
+    page reload
+    wait_until 60 "its weight is 3" has_weight 3
+    sed -i 's/^weight = 3$/weight = 4000/' "$description"
+    ! systemctl reload ringway-host || fail "a wrong description was taken over"
+    sed -i 's/^weight = 4000$/weight = 4/' "$description"
+    has_weight 3 || fail "a wrong description has changed something"
+    page reload
+    wait_until 60 "its weight is 4" has_weight 4
+    expect "the process after three reloads" "$pid" "$(main_process)"
+    works "a reload"
+}
+
+has_weight() {
+    ringway vif show vm1 | grep -q "^weight *$1\$"
 }
 
 after() {

@@ -57,6 +57,25 @@ expect "its version" yes "$(dpkg-query --show ringway | grep -q newer && echo ye
 expect "the guest has not reconnected" "$rings" \
     "$(xenstore-ls "$(guest_path a)/device/vif/0" | grep -E 'ring-ref|event-channel')"
 
+say "a changed description"
+settings=/etc/ringway/ringway.toml
+has_mode() {
+    ringway vif show "$(guest_vif a)" | grep -q "^locking-mode *$1\$"
+}
+cp "$settings" "$state/settings.toml"
+printf '\n[switch]\nlocking-mode = "unlocked"\n' >> "$settings"
+page reload
+wait_until 60 "the vif is unlocked" has_mode unlocked
+sed -i 's/^locking-mode = "unlocked"$/locking-mode = "open"/' "$settings"
+! systemctl reload ringway || fail "a wrong description was taken over"
+has_mode unlocked || fail "a wrong description has changed something"
+cp "$state/settings.toml" "$settings"
+page reload
+wait_until 60 "the vif is as before" has_mode default
+expect "the guest has not reconnected at a reload" "$rings" \
+    "$(xenstore-ls "$(guest_path a)/device/vif/0" | grep -E 'ring-ref|event-channel')"
+works "a reload"
+
 say "kill -9"
 backend_kill
 wait_until 60 "systemd has started it again" backend_answers
