@@ -100,7 +100,7 @@ virtio-dpdk: ## pass data through every layout of DPDK's virtio driver; a few mi
 	scripts/install-packages test
 	RINGWAY_NIGHTLY=1 $(CARGO) test --package ringway --test e2e dpdk -- --nocapture
 
-virtio-admin: ## execute docs/virtio.md on whole Debians 12 and 13: the package, systemd, libvirt
+virtio-admin: ## execute docs/virtio.md and first-steps.md on whole Debians 12 and 13: package, systemd, libvirt
 	scripts/install-packages test
 	scripts/install-packages xen
 	$(MAKE) deb

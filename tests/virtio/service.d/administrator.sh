@@ -91,6 +91,7 @@ before() {
     systemctl kill --signal KILL --kill-whom main ringway-host
     wait_until 60 "another process after kill -9" is_other "$pid"
     works "kill -9"
+    first_steps
     exposure
     hotplug_scripts
 }
@@ -115,6 +116,15 @@ reloaded() {
 
 has_weight() {
     ringway vif show vm1 | grep -q "^weight *$1\$"
+}
+
+# With processes, networks and a default run directory of its own, beside the service.
+first_steps() {
+    mkdir /payload/first
+    cp /payload/first-steps.md /payload/first/
+    unshare --mount --net --pid --fork --kill-child --mount-proc \
+        bash /payload/first-steps.sh /payload/first/first-steps.md
+    works "beside the first steps"
 }
 
 after() {
