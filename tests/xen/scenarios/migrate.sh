@@ -1,11 +1,11 @@
-# A guest migrates to its own host under traffic and has its network again.
+# A guest migrates to its own host under traffic, and is without a network for no longer than under the kernel's backend.
 # sets: full admin
-# limit: 2400
+# limit: 4800
 #
 # A PVH guest: Debian builds Xen without shadow paging, so Xen cannot track the pages that a PV
 # guest writes meanwhile, and refuses its live migration (EOPNOTSUPP).
+[ "$BACKEND" = ringway ] || skip "it runs both backends: once is enough"
 bridge_create
-backend_start 2
 
 # The most pings in a row, of those up to the last reply, that got none: FILE
 lost_in_a_row() {
@@ -34,13 +34,30 @@ migrate() {
     vif_wait a
     check_ping dom0 10.77.0.2
     kill $pings
-    # A bound would depend on the machine: while the guest is suspended, xl makes its new vif and runs
-    # the script, which takes seconds under emulation.
-    measure pings_of_100_ms_lost_in_a_row "$(lost_in_a_row "$FOLDER/pings")"
+    lost_in_a_row "$FOLDER/pings" > "$state/lost"
     check_ping dom0 fd77::2
     expect "the guest has not rebooted" "$boot" "$(guest a cat /proc/sys/kernel/random/boot_id)"
     wait_until 30 "its vif is the only one" only_vif_is "$(guest_vif a)"
     check_payload dom0 a 10.77.0.2 4
+    guest_destroy a
 }
 
-with_pvh migrate
+# While the guest is suspended, xl makes its new vif and runs the script, which takes seconds under
+# emulation. So the bound is what the kernel's backend needs on this machine, in the better of two tries,
+# and a second of pings more.
+declare -A least=()
+for _ in 1 2; do
+    for BACKEND in kernel ringway; do
+        backend_start 2
+        with_pvh migrate
+        lost=$(cat "$state/lost")
+        [ "${least[$BACKEND]:-$((lost + 1))}" -le "$lost" ] || least[$BACKEND]=$lost
+        backend_stop
+    done
+done
+for backend in kernel ringway; do
+    measure "pings_of_100_ms_lost_in_a_row_$backend" "${least[$backend]}"
+done
+# Where that takes no second, ringway may not, either.
+most=$((least[kernel] > 10 ? least[kernel] + 10 : 10))
+[ "${least[ringway]}" -le "$most" ] || fail "${least[ringway]} pings lost, expected at most $most"
