@@ -270,6 +270,10 @@ marks! {
     ReloadRemoves => "reload: all removed",
     /// It had another number of queues for guests of Xen.
     ReloadQueues => "reload: other queues for guests of Xen",
+    /// It had another limit of floods for vifs without their own.
+    ReloadFloods => "reload: other floods for all vifs",
+    /// It had other rules of the uplink.
+    ReloadUplink => "reload: other rules of the uplink",
     /// The process of a front-end was killed.
     FrontEndKilled => "front-end killed",
     /// Another process came in its place.

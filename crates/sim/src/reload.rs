@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ringway_datapath::{Mirrored, MirroredPassage, PortRules, QueueCounters};
+use ringway_datapath::{Mirrored, MirroredPassage, PortRules, QueueCounters, Vid, VlanRules};
 use ringway_host::{
-    Connection, Defaults, DescriptionChanges, Event, Parts, VirtioWanted, vif_name,
+    Connection, Defaults, DescriptionChanges, Event, Parts, UplinkRules, VirtioWanted, vif_name,
 };
-use ringway_switch::PortId;
+use ringway_switch::{FloodLimit, PortId, VLANS_MAX};
 use ringway_xenbus::{Rate, VifLimits};
 use ringway_xenstore::Lost;
 
@@ -34,6 +34,8 @@ const RATES: [Option<Rate>; 3] = [
 ];
 /// The first of the further addresses that rules may have, which no one uses.
 const FURTHER: usize = 200;
+/// Frames that vifs may flood in a second; those of honest guests are below these.
+const FLOOD_RATES: [u32; 3] = [0, 1_000_000, 2_000_000];
 
 /// How a virtio vif is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,11 +119,14 @@ impl World {
     fn read_again(&mut self, before: &[Section], is_wrong: bool) -> Checked {
         let numbered = self.described();
         let mut described: Vec<_> = numbered.iter().map(|(_, wanted)| wanted.clone()).collect();
-        let mistake = is_wrong.then(|| self.make_mistake(&mut described));
+        let mut uplink = self.describe_uplink();
+        let mistake = is_wrong.then(|| self.make_mistake(&mut described, &mut uplink));
         let World { plane, backend, .. } = self;
         let Some(backend) = backend else { return Ok(()) };
         let mut expected = served(backend);
-        let outcome = backend.reload(described, plane);
+        let of_uplink = uplink.as_ref().map(|rules| rules.storm.broadcast);
+        let has_storm_limit = of_uplink.is_some_and(|limit| limit != FloodLimit::NONE);
+        let outcome = backend.reload(described, uplink.as_ref(), plane);
         let found = served(backend);
         plane.journal.note(|| format!("reload with {mistake:?}: {outcome:?}"));
         if let Some(mistake) = mistake {
@@ -133,6 +138,7 @@ impl World {
             });
         }
         let changes = outcome.map_err(|reason| Flaw::new(Rule::Reload, reason))?;
+        plane.marks.add(Mark::ReloadUplink, u64::from(has_storm_limit));
         self.check_changes(before, &changes)?;
         let sections = before.iter().zip(&self.virtio.sections).zip(&self.virtio.vmms);
         sections.for_each(|((before, now), vmm)| expect(&mut expected, &vmm.name, before, now));
@@ -143,24 +149,39 @@ impl World {
             self.follow_reload(number, before, &numbered)?;
         }
         match self.plane.choices.is_one_in(4) {
-            true => self.describe_queues(),
+            true => self.describe_defaults(),
             false => Ok(()),
         }
     }
 
-    /// The description has another number of queues for guests of Xen, which connected ones keep.
-    fn describe_queues(&mut self) -> Checked {
+    /// What the description says of the uplink, if the backend has one: perhaps a limit, which no
+    /// frame of a station reaches.
+    fn describe_uplink(&mut self) -> Option<UplinkRules> {
+        self.backend.as_ref()?.host.uplink.as_ref()?;
+        let mut rules = UplinkRules::without_limits(VlanRules::default());
+        let rate = self.plane.choices.pick(&FLOOD_RATES);
+        rules.storm.broadcast = FloodLimit::per_second(rate, 0);
+        Some(rules)
+    }
+
+    /// The description has another number of queues for guests of Xen, which connected ones keep,
+    /// and another limit of floods for all vifs without their own.
+    fn describe_defaults(&mut self) -> Checked {
         let World { plane, backend, scenario, settings, .. } = self;
         let Some(backend) = backend else { return Ok(()) };
         let queues_max = u16::try_from(plane.choices.from_to(1, usize::from(QUEUES_MAX)));
         scenario.queues_max = queues_max.expect("there are few");
         settings.may_keep_queues(plane.guests.iter().map(|guest| vif_of(guest.domid)));
-        match backend.set_queues(scenario.queues_max, plane) {
-            // The next process begins with the number.
+        scenario.flood_rate = plane.choices.pick(&FLOOD_RATES);
+        let before = std::mem::replace(&mut settings.flood_rate, scenario.flood_rate);
+        let is_other = before != scenario.flood_rate;
+        match backend.set_defaults(scenario.queues_max, scenario.flood_rate, plane) {
+            // The next process begins with both.
             Err(_) if !plane.is_alive.get() => Ok(()),
             Err(error) => Err(Flaw::new(Rule::Reload, error.to_string())),
             Ok(_) => {
                 plane.marks.hit(Mark::ReloadQueues);
+                plane.marks.add(Mark::ReloadFloods, u64::from(is_other));
                 Ok(())
             }
         }
@@ -233,35 +254,58 @@ impl World {
     }
 
     /// Something that this host cannot serve. All else that is described could be.
-    fn make_mistake(&mut self, described: &mut Vec<VirtioWanted>) -> &'static str {
-        let of_xen = self.plane.guests.get(..self.scenario.guests).and_then(<[_]>::first);
-        let of_xen = of_xen.map(|guest| vif_name(vif_of(guest.domid)));
-        let taken = of_xen.filter(|name| {
-            let state = self.backend.as_ref().and_then(|backend| backend.state(name));
-            state.is_some() && self.plane.choices.is_one_in(2)
+    fn make_mistake(
+        &mut self,
+        described: &mut Vec<VirtioWanted>,
+        uplink: &mut Option<UplinkRules>,
+    ) -> &'static str {
+        let mut new = crate::virtio::described("itself".to_owned(), 1, (None, None));
+        let World { plane, backend, scenario, .. } = self;
+        let backend = backend.as_ref();
+        let mistake = match plane.choices.below(4) {
+            0 => {
+                let of_xen = plane.guests.get(..scenario.guests).and_then(<[_]>::first);
+                let name = of_xen.map(|guest| vif_name(vif_of(guest.domid)));
+                let taken = name.filter(|name| backend.is_some_and(|it| it.state(name).is_some()));
+                taken.map(|name| {
+                    new.name = name;
+                    "the name of a vif of Xen"
+                })
+            }
+            1 => {
+                let is_served = |name: &str| {
+                    backend.is_some_and(|it| it.virtio().any(|vif| vif.state.name == name))
+                };
+                let mut honest = described.iter_mut().filter(|it| it.mac.is_some());
+                honest.find(|it| is_served(&it.name)).map(|kept| {
+                    (new.mac, new.bridge) = (kept.mac, kept.bridge.clone());
+                    kept.mac = Some(mac_of(FURTHER + plane.guests.len()));
+                    "the address of a vif that keeps it"
+                })
+            }
+            2 => {
+                let rules = uplink.as_mut().map(|rules| &mut rules.vlan);
+                let rules = rules.unwrap_or(&mut new.rules.vlan);
+                rules.tagged = (1..).filter_map(Vid::new).take(VLANS_MAX + 1).collect();
+                Some("more VLANs than a switch has")
+            }
+            _ => None,
+        };
+        let mistake = mistake.unwrap_or_else(|| {
+            let port = new.name.clone();
+            let mirror = vec![Mirrored { port, passage: MirroredPassage::Both }];
+            new.rules = PortRules { mirror, ..PortRules::default() };
+            "a mirror of itself"
         });
-        let mut wanted = crate::virtio::described("itself".to_owned(), 1, (None, None));
-        match taken {
-            Some(name) => {
-                wanted.name = name;
-                described.push(wanted);
-                "the name of a vif of Xen"
-            }
-            None => {
-                let port = wanted.name.clone();
-                let mirror = vec![Mirrored { port, passage: MirroredPassage::Both }];
-                wanted.rules = PortRules { mirror, ..PortRules::default() };
-                described.push(wanted);
-                "a mirror of itself"
-            }
-        }
+        described.push(new);
+        mistake
     }
 
     /// The description has no virtio vif any more: all end.
     pub(crate) fn reload_without_virtio(&mut self, names: &[String]) -> Checked {
         let World { plane, backend, .. } = self;
         let Some(backend) = backend else { return Ok(()) };
-        let outcome = backend.reload(Vec::new(), plane);
+        let outcome = backend.reload(Vec::new(), None, plane);
         plane.marks.hit(Mark::ReloadRemoves);
         let sorted = |names: &[String]| names.iter().cloned().collect::<BTreeSet<_>>();
         let removed = outcome.as_ref().map(|changes| sorted(&changes.removed));
@@ -306,9 +350,15 @@ fn expect(all: &mut BTreeMap<String, Served>, name: &str, before: &Section, now:
 }
 
 impl Process {
-    /// Takes over another number of queues of a description that was read again.
-    fn set_queues(&mut self, queues_max: u16, plane: &mut DataPlane) -> Result<(), Lost> {
-        let defaults = Defaults { queues_max, ..self.host.shared.defaults() };
+    /// Takes over other numbers for all vifs of a description that was read again.
+    fn set_defaults(
+        &mut self,
+        queues_max: u16,
+        flood_rate: u32,
+        plane: &mut DataPlane,
+    ) -> Result<(), Lost> {
+        let flood = FloodLimit::per_second(flood_rate, 0);
+        let defaults = Defaults { queues_max, flood, ..self.host.shared.defaults() };
         let now = plane.now;
         self.with_parts(plane, |host, parts| host.set_defaults(defaults, now, parts))
     }
@@ -317,6 +367,7 @@ impl Process {
     pub(crate) fn reload(
         &mut self,
         mut described: Vec<VirtioWanted>,
+        uplink: Option<&UplinkRules>,
         plane: &mut DataPlane,
     ) -> Result<DescriptionChanges, String> {
         match (plane.canary, &mut described[..]) {
@@ -330,7 +381,7 @@ impl Process {
         }
         let now = plane.now;
         let outcome = self.with_parts(plane, |host, parts: &mut Parts<'_, _>| {
-            host.reload(described, None, now, parts)
+            host.reload(described, uplink, now, parts)
         });
         self.note_places();
         outcome

@@ -52,6 +52,8 @@ pub(crate) struct Scenario {
     pub(crate) is_bulk: bool,
     /// The most queues that guests are offered.
     pub(crate) queues_max: u16,
+    /// Frames that a vif without a limit of its own may flood in a second; 0 for no limit.
+    pub(crate) flood_rate: u32,
     pub(crate) split_event_channels: bool,
     /// The work that guests may leave to the host.
     pub(crate) offloads: OffloadCaps,
@@ -189,6 +191,7 @@ impl Scenario {
             flow_kinds: (0..choices.from_to(1, 6)).map(|_| choices.pick(&kinds)).collect(),
             is_bulk,
             queues_max: u16::try_from(choices.from_to(1, usize::from(QUEUES_MAX))).unwrap_or(1),
+            flood_rate: 0,
             split_event_channels: choices.is_one_in(2),
             offloads,
             locking: choices.pick(&[None, None, Some(LockingMode::Unlocked)]),
@@ -221,6 +224,7 @@ impl Scenario {
             flow_kinds: Vec::new(),
             is_bulk: false,
             queues_max: 1,
+            flood_rate: 0,
             split_event_channels: true,
             offloads: OffloadCaps::ALL,
             locking: None,
@@ -248,7 +252,7 @@ impl Scenario {
                 ports_max: self.ports_max(),
                 addresses_per_port_max: 16,
                 ageing_ticks: 300,
-                flood: FloodLimit::NONE,
+                flood: FloodLimit::per_second(self.flood_rate, 0),
                 storm: StormLimits::NONE,
                 multicast: None,
                 hash_seed,

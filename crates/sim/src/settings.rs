@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     unknown: BTreeSet<String>,
     /// By the name of a vif: what it had at the last rest.
     budgets: BTreeMap<String, Budgeted>,
+    /// Frames that vifs without a limit of their own may flood in a second; 0 for no limit.
+    pub(crate) flood_rate: u32,
 }
 
 /// The budget of floods of a vif, and what its first queue is known by: each connection has others.
@@ -122,21 +124,21 @@ impl Settings {
             && status.weight == limits.weight.unwrap_or(1)
             && status.rate == limits.rate.map(rate)
             && status.rate_rx == limits.rate_rx.map(rate)
-            && flood == flood_shown(limits.flood)
-            && status.broadcast == flood_shown(limits.broadcast)
-            && status.multicast == flood_shown(limits.multicast)
-            && status.unknown == flood_shown(limits.unknown)
+            && flood == flood_shown(limits.flood, self.flood_rate)
+            && status.broadcast == flood_shown(limits.broadcast, 0)
+            && status.multicast == flood_shown(limits.multicast, 0)
+            && status.unknown == flood_shown(limits.unknown, 0)
             && shown.mirror.join(" ") == mirror.map_or("", String::as_str);
         is_shown || self.unknown.contains(&shown.name)
     }
 }
 
-/// How a limit of floods is shown. A switch of a world has none for vifs without their own.
-fn flood_shown(wish: FloodWish) -> FloodStatus {
+/// How a limit of floods is shown, where vifs without their own may flood so many frames.
+fn flood_shown(wish: FloodWish, rate_of_all: u32) -> FloodStatus {
     let limit = |set: Option<u32>| set.filter(|limit| *limit > 0);
     let bytes = |mbit: u32| u64::from(mbit) * 125_000;
     FloodStatus {
-        frames_per_second: limit(wish.rate),
+        frames_per_second: limit(wish.rate.or(Some(rate_of_all))),
         bytes_per_second: limit(wish.mbit).map(bytes),
     }
 }
