@@ -7,7 +7,7 @@ use ringway_e2e::machine::{ADDRESS, EchoConnection};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::Carried;
 use ringway_e2e::virtio_guest::{
-    Maker, description, guest_at, guest_of, guest_with, wait_for_queues,
+    Maker, description, guest_at, guest_of, guest_with, kill_backend, wait_for_queues,
 };
 use rustix::process::Signal;
 
@@ -51,6 +51,64 @@ fn every_view_of_vifs_shows_both_kinds() {
         assert!(count >= 2, "{count} {kind}: {types:?}");
     }
     assert!(types.lines().all(|it| ["0", "8"].contains(&it)), "requests and replies: {types:?}");
+}
+
+#[test]
+fn what_is_set_applies_to_both_kinds_and_outlives_a_killed_backend() {
+    let Some(_turn) = shared_turn(&["socat", "unshare", "ping"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let host = Host::start(&description(dir, &[("vm1", "server")]));
+    let _guest = guest_with(dir, "vm1", Maker::Backend, "");
+    wait_for_queues(&host, 4);
+    host.ping("a", ADDRESS);
+    let both = ["vif1.0", "vm1"];
+    let set_both = |settings: &[(&str, &str)]| {
+        for vif in both {
+            for (name, value) in settings {
+                host.text(&["vif", "set", vif, name, value]);
+            }
+        }
+    };
+    // What `vif show` prints is what `vif set` has got.
+    let expect = |settings: &[(&str, &str)]| {
+        for vif in both {
+            host.wait(&format!("{vif} as it was set"), SOON, |host| {
+                let shown = host.verb(&["vif", "show", vif]).stdout;
+                let shown = String::from_utf8_lossy(&shown).into_owned();
+                let line = |(name, value): &(&str, &str)| format!("\n{name:17} {value}\n");
+                settings.iter().all(|it| shown.contains(&line(it))).then_some(())
+            });
+        }
+    };
+    let vlan = [("vlan", "7")];
+    set_both(&vlan);
+    expect(&vlan);
+    host.ping("a", ADDRESS);
+    let all = [
+        ("vlan", "7"),
+        ("locking-mode", "unlocked"),
+        ("addresses-per-vif", "9"),
+        ("rate", "2.5Gb/s"),
+        ("flood-rate", "77"),
+        ("flood-mbit", "20Mb/s"),
+        ("broadcast-rate", "none"),
+    ];
+    set_both(&all);
+    expect(&all);
+    kill_backend(&host);
+    wait_for_queues(&host, 4);
+    expect(&all);
+    host.ping("a", ADDRESS);
+    let fdb = host.backend().expect("it responds").fdb;
+    for vif in both {
+        let vlans: Vec<Option<u16>> =
+            fdb.iter().filter(|entry| entry.port == vif).map(|entry| entry.vlan).collect();
+        assert!(!vlans.is_empty() && vlans.iter().all(|vlan| *vlan == Some(7)), "{fdb:?}");
+    }
+    let isolated = [("private", "true"), ("vlan", "none")];
+    set_both(&isolated);
+    expect(&isolated);
 }
 
 #[test]
