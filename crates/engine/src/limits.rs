@@ -15,6 +15,9 @@ pub struct Limits {
     pub is_down: bool,
     /// The multicast frames that leave, if the guest wants only some. The others are no drops.
     pub multicast: Option<Arc<MulticastFilter>>,
+    /// Whether frames leave as they would be on a wire, whatever their receiver takes: with their
+    /// checksums, and as segments.
+    pub is_plain: bool,
     /// How much may enter.
     pub ingress: Option<Arc<Credit>>,
     /// How many segments may enter beyond what senders usually ask for: see

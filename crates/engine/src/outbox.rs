@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::{
-    BATCH, DropReason, Frame, FramePool, FrameQueue, MacAddr, MulticastFilter, PortQueue,
-    QueueCounters, QueueDown, QueueTraits, segment,
+    BATCH, DropReason, Frame, FramePool, FrameQueue, MacAddr, MulticastFilter, OffloadCaps,
+    PortQueue, QueueCounters, QueueDown, QueueTraits, segment,
 };
 
 use crate::capture::{Capture, Passage};
@@ -38,6 +38,8 @@ pub(crate) struct Outbox {
     pub(crate) capture: Option<Arc<Capture>>,
     queue_index: u16,
     traits: QueueTraits,
+    /// What frames may still ask for when they are added: what the queue takes, or nothing.
+    caps: OffloadCaps,
     counters: Arc<QueueCounters>,
     frames: FrameQueue,
     /// The limit of what leaves by its port, if there is one.
@@ -91,6 +93,7 @@ impl Outbox {
             capture: None,
             queue_index,
             traits,
+            caps: traits.caps,
             counters,
             frames: FrameQueue::new(),
             credit: None,
@@ -195,7 +198,7 @@ impl Outbox {
     #[inline(never)]
     fn add_offloaded(&mut self, frame: Frame, pool: &mut FramePool) {
         let first = self.frames.len();
-        match segment::prepare(frame, self.traits.caps, pool, &mut self.frames) {
+        match segment::prepare(frame, self.caps, pool, &mut self.frames) {
             Ok(()) => {
                 let added = self.frames.range(first..);
                 self.bytes += added.clone().map(Frame::len).sum::<usize>();
@@ -274,6 +277,7 @@ impl Outbox {
 
     /// Sets or removes the limits of what leaves. Frames that wait already may still leave.
     pub(crate) fn limit(&mut self, limits: &Limits) {
+        self.caps = if limits.is_plain { OffloadCaps::NONE } else { self.traits.caps };
         self.gate = match &limits.multicast {
             _ if limits.is_down => Gate::Down,
             None => Gate::Open,

@@ -373,6 +373,7 @@ impl<W: World> VifState<W> {
         Limits {
             is_down: self.limited.wanted.link == Some(LinkState::Down),
             multicast: self.is_multicast_filtered.then(|| Arc::clone(self.chosen.filter())),
+            is_plain: false,
             ingress: self.limited.tx.clone(),
             segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),

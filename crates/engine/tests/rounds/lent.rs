@@ -9,7 +9,7 @@ use ringway_datapath::{
     Checksum, DropReason, End, Ends, Frame, FramePool, Gso, GsoKind, OffloadCaps, Pages,
     QueueTraits,
 };
-use ringway_engine::{Capture, Wait};
+use ringway_engine::{Capture, Limits, Wait};
 
 use crate::bench::{Bench, ONE, Station, TRAITS, byte_at};
 
@@ -385,4 +385,27 @@ fn segments_for_a_receiver_that_needs_them_hold_all_bytes() {
         assert!(far.lens.iter().all(|len| *len <= 1448 + 54), "{:?}", far.lens);
         assert_eq!(receiver.dropped(DropReason::GrantCopy), 0);
     }
+}
+
+#[test]
+fn a_port_whose_frames_must_be_plain_gets_segments_whatever_its_queue_takes() {
+    let mut bench = Bench::new(MEMORY);
+    let (sender, receiver, lender) = pair(&mut bench, Ends::GRANTED);
+    let segments = u64::try_from((LEN - 54).div_ceil(1448)).expect("few");
+    let mut expected = (0, 0);
+    // As it is set while frames pass, more than once.
+    for is_plain in [false, true, true, false] {
+        bench.limit(&receiver, &Limits { is_plain, ..Limits::default() });
+        sender.far().script.push_back((2, LEN));
+        bench.ready(&sender);
+        for _ in 0..4 {
+            bench.round();
+        }
+        expected.0 += if is_plain { segments } else { 1 };
+        expected.1 += u64::from(!is_plain);
+        let far = receiver.far();
+        assert_eq!((far.received, far.lent), expected, "plain: {is_plain}");
+        assert!(!lender.has_lent());
+    }
+    assert_eq!(receiver.far().stream, [payload(), payload()].concat());
 }
