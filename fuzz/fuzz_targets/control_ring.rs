@@ -240,6 +240,7 @@ fn attach(
         events: machine.channels().1,
         features: FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true },
         multicast: None,
+        headroom: Arc::default(),
         counters: Arc::new(QueueCounters::default()),
     })?;
     let QueueEvents::Split { tx: event, .. } = machine.channels().1 else {

@@ -20,12 +20,15 @@ use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, check_fresh, end_pa
 use ringway_fuzz::{Input, frames};
 use ringway_hypervisor::{Access, GrantTable};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{Changes, FrontendFeatures, MulticastControl, QueueParts, VifQueue};
+use ringway_netback::{
+    Changes, FrontendFeatures, Headroom, MulticastControl, QueueParts, VifQueue,
+};
 use ringway_ring::{FrontRing, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{
-    NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA,
-    RxRequest, RxResponse, TX_SLOT_LEN, TxRequest, TxResponse,
+    EXTRA_FLAG_MORE, ExtraInfo, HEADROOM_MAX, NETIF_RSP_ERROR, NETIF_RSP_NULL, NETIF_RSP_OKAY,
+    NETRXF_EXTRA_INFO, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, RxRequest, RxResponse, TX_SLOT_LEN,
+    TxRequest, TxResponse,
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
@@ -86,6 +89,7 @@ struct Guest<'m> {
     machine: &'m Machine,
     back: VifQueue<LoopbackMemory, LoopbackEvent>,
     changes: Arc<Changes>,
+    headroom: Arc<Headroom>,
     tx: FrontRing<Tx>,
     rx: FrontRing<Rx>,
     ring_pages: [SharedPages; 2],
@@ -139,6 +143,7 @@ impl<'m> Guest<'m> {
         let counters = Arc::new(QueueCounters::default());
         let changes = Arc::new(Changes::new(Waker::noop().clone()));
         let multicast = MulticastControl { filter: Arc::default(), changes: Arc::clone(&changes) };
+        let headroom: Arc<Headroom> = Arc::default();
         let parts = QueueParts {
             peer: GUEST,
             memory: machine.memory(),
@@ -147,6 +152,7 @@ impl<'m> Guest<'m> {
             events,
             features: FrontendFeatures { caps, rx_notify: bits & 2 != 0 },
             multicast: Some(Arc::new(multicast)),
+            headroom: Arc::clone(&headroom),
             counters: Arc::clone(&counters),
         };
         let back = VifQueue::attach(parts);
@@ -160,6 +166,7 @@ impl<'m> Guest<'m> {
             machine,
             back,
             changes,
+            headroom,
             tx,
             rx,
             ring_pages,
@@ -324,11 +331,12 @@ impl<'m> Guest<'m> {
         }
     }
 
-    /// Withdraws a grant, or makes a hypervisor call fail.
+    /// Withdraws a grant, makes a hypervisor call fail, or has the guest ask for other headroom.
     fn disturb(&mut self, input: &mut Input<'_>) {
         let point = match input.u8() % 4 {
             0 => FaultPoint::Copy,
             1 => FaultPoint::CopyCall,
+            2 => return self.headroom.set(input.choose(&[0, 1, 256, HEADROOM_MAX, u16::MAX])),
             _ => return self.machine.loopback.revoke(GUEST, input.choose(&self.grefs)),
         };
         self.may_host_fail |= point == FaultPoint::CopyCall;
@@ -374,7 +382,13 @@ impl<'m> Guest<'m> {
                     "{response:?}"
                 );
             }
-            is_extra = !is_extra && response.flags & ringway_wire::netif::NETRXF_EXTRA_INFO != 0;
+            is_extra = match is_extra {
+                false => response.flags & NETRXF_EXTRA_INFO != 0,
+                true => {
+                    let extra = ExtraInfo::read_from_bytes(response.as_bytes());
+                    extra.expect("both have 8 bytes").flags & EXTRA_FLAG_MORE != 0
+                }
+            };
         }
     }
 }

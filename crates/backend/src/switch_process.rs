@@ -152,6 +152,7 @@ impl SwitchProcess {
                 events,
                 features,
                 multicast: None,
+                headroom: Arc::default(),
                 counters: Arc::clone(&counters),
             });
             let queue = queue.map_err(io::Error::other)?;

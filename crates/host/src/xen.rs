@@ -518,8 +518,18 @@ fn queue_parts<W: World>(
         EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },
         EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
     };
-    let counters = Arc::default();
-    Ok(QueueParts { peer, memory, tx_ring, rx_ring, events, features, multicast, counters })
+    let (headroom, counters) = (Arc::default(), Arc::default());
+    Ok(QueueParts {
+        peer,
+        memory,
+        tx_ring,
+        rx_ring,
+        events,
+        features,
+        multicast,
+        headroom,
+        counters,
+    })
 }
 
 fn map_ring(

@@ -3,7 +3,8 @@
 //! A frame is packed into as few of the guest's pages as possible: its own bytes from its buffer,
 //! and an end that another guest has lent from that guest's pages. If it has pending segmentation,
 //! or was steered by the guest's own hash, extras take the slots after the first
-//! (`netif.h:slot-order`). A frame is begun only when enough pages are posted for all of it.
+//! (`netif.h:slot-order`). A frame is begun only when enough pages are posted for all of it. What a
+//! guest with headroom gets is planned elsewhere (`headroom.rs`): most have none.
 
 use std::io;
 
@@ -25,6 +26,10 @@ use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use crate::VifQueue;
 use crate::lending::LentPages;
+
+mod headroom;
+
+pub use headroom::Headroom;
 
 /// Slots that the longest frame takes: its pages and two extras.
 // not a limit: the longest frame
@@ -49,12 +54,16 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         if from.is_empty() {
             return Ok(());
         }
+        let headroom = self.headroom.get();
         let slots_max = from.len().saturating_mul(SLOTS_A_FRAME_MAX).min(RX_RING_SLOTS);
         let posted = &mut self.scratch.rx_requests[..slots_max];
         let (taken, _) = self.rx.peek_requests(posted).map_err(QueueDown::peer)?;
-        let used = self.plan_leaving(Leaving::InPages, taken, from, pool);
+        let used = match headroom {
+            0 => self.plan_leaving(Leaving::InPages, taken, from, pool),
+            _ => self.plan_behind(headroom, taken, from, pool),
+        };
         let given = match self.copy_ends(taken, used, from, pool) {
-            Ok(used) => self.copy_and_respond(used),
+            Ok(used) => self.copy_and_respond(headroom, used),
             Err(error) => Err(error.into()),
         };
         // The pool outlives this port, so it must get its buffers back even when the port goes
@@ -97,11 +106,11 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         Ok(self.plan_leaving(Leaving::Completed, taken, from, pool))
     }
 
-    fn copy_and_respond(&mut self, used: usize) -> Result {
+    fn copy_and_respond(&mut self, headroom: u16, used: usize) -> Result {
         self.rx.consume(used);
         let leaving = &self.scratch.leaving;
         self.memory.copy_to_peer(self.peer, &mut self.scratch.copies, leaving)?;
-        self.push_rx_responses(used);
+        self.push_rx_responses(headroom, used);
         let notify = self.rx.publish_responses();
         self.notify(Direction::Rx, notify)
     }
@@ -159,7 +168,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     }
 
     /// One response per page, each in the slot of its request.
-    fn push_rx_responses(&mut self, used: usize) {
+    fn push_rx_responses(&mut self, headroom: u16, used: usize) {
         let scratch = &*self.scratch;
         let (mut copies, mut requests) = (&scratch.copies[..], &scratch.rx_requests[..used]);
         let mut given = Tally::default();
@@ -171,6 +180,10 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 response_of(copy.status, copy.len, request, flags_of(frame, 0))
             }));
             return given.count(&self.counters);
+        }
+        if headroom > 0 {
+            // Each of its frames has an extra.
+            return self.push_behind(headroom, used);
         }
         self.rx.begin_responses();
         for frame in &scratch.leaving {
@@ -248,13 +261,8 @@ fn push_several(
     rx.push_responses(further.map(|(page, request)| response(page, request, 0)));
 }
 
-/// How a frame is to be segmented, and the hash by which it was steered.
 fn push_extras(rx: &mut BackRing<Rx>, frame: &Frame, count: usize) {
-    let gso = frame.offload.gso.map(|gso| gso.to_extra().expect("no frame of UDP comes whole"));
-    let hash = frame
-        .flow
-        .map(|FlowHash { value, kind }| ExtraInfo::for_hash(value, kind, HASH_ALGORITHM_TOEPLITZ));
-    for (index, mut extra) in gso.into_iter().chain(hash).take(count).enumerate() {
+    for (index, mut extra) in extras(frame).take(count).enumerate() {
         if index + 1 < count {
             extra.flags |= EXTRA_FLAG_MORE;
         }
@@ -262,7 +270,16 @@ fn push_extras(rx: &mut BackRing<Rx>, frame: &Frame, count: usize) {
     }
 }
 
-/// The extras of a frame.
+/// How a frame is to be segmented, and the hash by which it was steered.
+fn extras(frame: &Frame) -> impl Iterator<Item = ExtraInfo> {
+    let gso = frame.offload.gso.map(|gso| gso.to_extra().expect("no frame of UDP comes whole"));
+    let hash = frame
+        .flow
+        .map(|FlowHash { value, kind }| ExtraInfo::for_hash(value, kind, HASH_ALGORITHM_TOEPLITZ));
+    gso.into_iter().chain(hash)
+}
+
+/// How many of them its guest gets.
 #[inline]
 fn extras_of(frame: &Frame, takes_hashes: bool) -> usize {
     let hash = takes_hashes && frame.flow.is_some();

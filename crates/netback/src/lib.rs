@@ -36,6 +36,7 @@ use ringway_wire::netif::{RX_RING_SLOTS, RxRequest, TxRequest, slots_max};
 
 pub use changes::Changes;
 pub use control::{ControlParts, ControlRole, Publish};
+pub use egress::Headroom;
 pub use fault::TxFault;
 pub use multicast::MulticastControl;
 
@@ -75,6 +76,8 @@ pub struct QueueParts<M, E> {
     pub features: FrontendFeatures,
     /// What the guest's orders of multicast frames change; `None` if it may order none.
     pub multicast: Option<Arc<MulticastControl>>,
+    /// The bytes that are left free before each frame for the guest.
+    pub headroom: Arc<Headroom>,
     /// The queue's counters.
     pub counters: Arc<QueueCounters>,
 }
@@ -92,6 +95,7 @@ pub struct VifQueue<M, E> {
     /// For long packets that stay in the guest's pages; `None` if all are copied.
     lending: Option<Lending<M>>,
     multicast: Option<Arc<MulticastControl>>,
+    headroom: Arc<Headroom>,
     /// The orders that the working memory holds, which have their responses once they are noted.
     unnoted: Option<ChangeNumber>,
     /// The vif's control ring, if this queue serves it.
@@ -128,8 +132,17 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// # Errors
     /// [`QueueDown::Peer`] if the indices are invalid.
     pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>> {
-        let QueueParts { peer, memory, tx_ring, rx_ring, events, features, multicast, counters } =
-            parts;
+        let QueueParts {
+            peer,
+            memory,
+            tx_ring,
+            rx_ring,
+            events,
+            features,
+            multicast,
+            headroom,
+            counters,
+        } = parts;
         let mut tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let mut rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let interrupted = Interrupted {
@@ -148,6 +161,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             interrupted,
             lending: None,
             multicast,
+            headroom,
             unnoted: None,
             control: None,
             takes_hashes: false,
@@ -291,7 +305,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
     fn room_for(&mut self, len: usize) -> Option<usize> {
         // A fault of the ring is reported when frames leave.
         let posted = self.rx.pending().ok()?;
-        let slots = slots_max(len) + usize::from(self.takes_hashes);
+        let extra = usize::from(self.takes_hashes) + self.headroom.slots_max();
+        let slots = slots_max(len) + extra;
         let slots = u32::try_from(slots).ok()?;
         self.rx_pages_awaited = if posted < slots { slots } else { 0 };
         usize::try_from(posted / slots).ok()

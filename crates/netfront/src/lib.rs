@@ -49,6 +49,7 @@
 //!     events: QueueEvents::Single(other_end),
 //!     features: FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true },
 //!     multicast: None,
+//!     headroom: Arc::default(),
 //!     counters: Arc::default(),
 //! })?;
 //!

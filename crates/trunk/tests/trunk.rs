@@ -40,6 +40,7 @@ fn back(queue: SwitchQueue) -> Back {
         events,
         features,
         multicast: None,
+        headroom: Arc::default(),
         counters,
     };
     Back::attach(parts).expect("the rings are sound")

@@ -147,10 +147,17 @@ pub const EXTRA_TYPE_MCAST_ADD: u8 = 2;
 pub const EXTRA_TYPE_MCAST_DEL: u8 = 3;
 /// The flow hash of the packet (`XEN_NETIF_EXTRA_TYPE_HASH`).
 pub const EXTRA_TYPE_HASH: u8 = 4;
-/// One more than the last type (`XEN_NETIF_EXTRA_TYPE_MAX`).
+/// The bytes before a packet that are free (`XEN_NETIF_EXTRA_TYPE_XDP`): of Linux, and not in the
+/// public header.
+pub const EXTRA_TYPE_XDP: u8 = 5;
+/// One more than the last type of the public header (`XEN_NETIF_EXTRA_TYPE_MAX`).
 pub const EXTRA_TYPE_MAX: u8 = 5;
 /// Another extra follows this one (`XEN_NETIF_EXTRA_FLAG_MORE`).
 pub const EXTRA_FLAG_MORE: u8 = 1 << 0;
+
+/// The most bytes that ringway leaves free before a packet: half a page, so that a frame of 1500
+/// bytes with its headers is still in one page, as programs of XDP need it.
+pub const HEADROOM_MAX: u16 = 2048;
 
 /// TCP over IPv4 (`XEN_NETIF_GSO_TYPE_TCPV4`).
 pub const GSO_TYPE_TCPV4: u8 = 1;
@@ -239,10 +246,22 @@ impl ExtraInfo {
         ExtraInfo { kind: EXTRA_TYPE_HASH, flags: 0, payload }
     }
 
+    /// The extra of a packet before which so many bytes of its first page are free.
+    pub fn for_xdp(headroom: u16) -> ExtraInfo {
+        //= netif.h:xdp-extra
+        let [low, high] = headroom.to_le_bytes();
+        ExtraInfo { kind: EXTRA_TYPE_XDP, flags: 0, payload: [low, high, 0, 0, 0, 0] }
+    }
+
     /// The extra of a request that adds an Ethernet address to those whose frames the guest gets
     /// ([`EXTRA_TYPE_MCAST_ADD`]), or removes it ([`EXTRA_TYPE_MCAST_DEL`]).
     pub fn for_multicast(kind: u8, address: [u8; 6]) -> ExtraInfo {
         ExtraInfo { kind, flags: 0, payload: address }
+    }
+
+    /// The bytes that are free before a packet ([`EXTRA_TYPE_XDP`]), as the peer wrote them.
+    pub fn headroom(&self) -> u16 {
+        u16::from_le_bytes([self.payload[0], self.payload[1]])
     }
 
     /// Segment size in bytes and `GSO_TYPE_*`, as the peer wrote them: unchecked.

@@ -59,6 +59,7 @@ fn backend(host: &EmuHypervisor, guest: DomId, queue: QueueConfig) -> Back {
         events: QueueEvents::Split { tx: bind(tx), rx: bind(rx) },
         features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
         multicast: None,
+        headroom: Arc::default(),
         counters: Arc::new(QueueCounters::default()),
     };
     Back::attach(parts).expect("new rings are sound")

@@ -339,6 +339,29 @@ fn the_extra_of_a_hash_follows_that_of_segmentation() {
 }
 
 #[test]
+fn the_extra_of_headroom_is_the_last_one() {
+    //= netif.h:slot-order
+    let mut bench = Bench::new();
+    let _guest = with_toeplitz(&mut bench);
+    bench.headroom.set(256);
+    let data = pattern(2, 6000);
+    let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+    let frame = hashed(&mut bench, &data, Offload { checksum: Checksum::Blank, gso });
+    let grefs = bench.post(0, 5);
+    assert!(bench.egress(vec![frame]).is_empty());
+    let responses = bench.rx_responses();
+    let flags = NETRXF_CSUM_BLANK | NETRXF_DATA_VALIDATED | NETRXF_EXTRA_INFO | NETRXF_MORE_DATA;
+    assert_eq!(responses[0], RxResponse { id: 0, offset: 256, flags, status: 3840 });
+    let gso = ExtraInfo { flags: EXTRA_FLAG_MORE, ..ExtraInfo::for_gso(1448, GSO_TYPE_TCPV4) };
+    let hash = ExtraInfo { flags: EXTRA_FLAG_MORE, ..ExtraInfo::for_hash(0x1122_3344, 1, 1) };
+    let extras = [gso, hash, ExtraInfo::for_xdp(256)];
+    assert!(responses[1..4].iter().map(|response| extra(*response)).eq(extras));
+    assert_eq!(responses[4], RxResponse { id: 4, offset: 0, flags: 0, status: 2160 });
+    assert_eq!(bench.read_page(grefs[0], 4096)[256..], data[..3840]);
+    assert_eq!(bench.read_page(grefs[4], 2160), &data[3840..]);
+}
+
+#[test]
 fn room_is_counted_with_the_extra_of_a_hash() {
     let mut bench = Bench::new();
     bench.post(0, 12);

@@ -10,7 +10,9 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
 use ringway_loopback::{FaultPoint, Limits, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{Changes, FrontendFeatures, MulticastControl, QueueParts, VifQueue};
+use ringway_netback::{
+    Changes, FrontendFeatures, Headroom, MulticastControl, QueueParts, VifQueue,
+};
 use ringway_ring::{FrontRing, Notify, Rx, Tx};
 use ringway_sys::SharedPages;
 use ringway_wire::netif::{NETTXF_MORE_DATA, RxRequest, RxResponse, TxRequest, TxResponse};
@@ -41,6 +43,8 @@ pub(crate) struct Bench {
     pub(crate) may_order: bool,
     /// What it changes.
     pub(crate) changes: Arc<Changes>,
+    /// The bytes that it wants to be free before each frame.
+    pub(crate) headroom: Arc<Headroom>,
     rings: GrantedPages,
 }
 
@@ -80,7 +84,9 @@ impl Bench {
         let filter = Arc::new(MulticastFilter::default());
         let changes = Arc::new(Changes::new(Waker::noop().clone()));
         let orders = Some(orders(&filter, &changes));
-        let back = attach(&machine, &rings.grefs, back_events, features, orders, &counters);
+        let headroom = Arc::new(Headroom::default());
+        let chosen = (orders, &headroom);
+        let back = attach(&machine, &rings.grefs, back_events, features, chosen, &counters);
         let back = back.expect("new rings are sound");
         let pool = FramePool::new(PoolBudget::new(64 << 20));
         Bench {
@@ -96,6 +102,7 @@ impl Bench {
             filter,
             may_order: true,
             changes,
+            headroom,
             rings,
         }
     }
@@ -107,7 +114,8 @@ impl Bench {
         let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
         let rings = &self.rings.grefs;
         let orders = self.may_order.then(|| orders(&self.filter, &self.changes));
-        self.back = attach(&self.machine, rings, back_events, features, orders, &self.counters)?;
+        let chosen = (orders, &self.headroom);
+        self.back = attach(&self.machine, rings, back_events, features, chosen, &self.counters)?;
         Ok(())
     }
 
@@ -282,7 +290,7 @@ fn attach(
     rings: &[GrantRef],
     events: QueueEvents<LoopbackEvent>,
     features: FrontendFeatures,
-    multicast: Option<Arc<MulticastControl>>,
+    (multicast, headroom): (Option<Arc<MulticastControl>>, &Arc<Headroom>),
     counters: &Arc<QueueCounters>,
 ) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, QueueDown> {
     let [tx_ring, rx_ring] = machine.map_rings([rings[0], rings[1]]);
@@ -294,6 +302,7 @@ fn attach(
         events,
         features,
         multicast,
+        headroom: Arc::clone(headroom),
         counters: Arc::clone(counters),
     })
 }

@@ -337,3 +337,26 @@ fn a_sender_that_dies_costs_only_its_own_frame() {
     let statuses: Vec<i16> = receiver.rx_responses().iter().map(|it| it.status).collect();
     assert_eq!(statuses, [100]);
 }
+
+#[test]
+fn an_end_for_a_guest_with_headroom_is_completed() {
+    let mut sender = lender(0);
+    let mut receiver = sender.beside();
+    receiver.headroom.set(256);
+    let bytes = pattern(3, 20_000);
+    let frame = take_packet(&mut sender, &bytes, &as_linux_does(20_000));
+    assert!(frame.is_lent());
+    let posted = receiver.post(0, 6);
+    assert!(pass(&mut sender, &mut receiver, vec![frame]).is_empty());
+    let responses = receiver.rx_responses();
+    assert_eq!((responses.len(), responses[0].offset, responses[0].status), (6, 256, 3840));
+    let mut found = receiver.read_page(posted[0], PAGE_SIZE)[256..].to_vec();
+    for (response, gref) in responses.iter().zip(&posted).skip(2) {
+        assert_eq!(response.offset, 0);
+        let len = usize::try_from(response.status).expect("no errors");
+        found.extend(receiver.read_page(*gref, len));
+    }
+    assert_eq!(found, bytes);
+    sender.settle().expect("no fault");
+    assert_eq!(long_and_lent(&sender), (1, 0));
+}

@@ -5,6 +5,7 @@ mod chains;
 mod control;
 mod frames;
 mod guest;
+mod headroom;
 mod interrupted;
 mod lending;
 mod machine;

@@ -41,6 +41,7 @@ impl Bench {
             events: machine.channels().1,
             features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
             multicast: None,
+            headroom: Arc::default(),
             counters: Arc::default(),
         });
         let back = back.expect("new rings are sound");

@@ -36,7 +36,16 @@ pub(crate) fn attach(
     let [tx_ring, rx_ring] = machine.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
     let counters = Arc::new(QueueCounters::default());
-    let parts =
-        QueueParts { peer: GUEST, memory, tx_ring, rx_ring, events, features, multicast, counters };
+    let parts = QueueParts {
+        peer: GUEST,
+        memory,
+        tx_ring,
+        rx_ring,
+        events,
+        features,
+        multicast,
+        headroom: Arc::default(),
+        counters,
+    };
     Back::attach(parts).expect("the rings are sound")
 }

@@ -221,6 +221,7 @@ pub(crate) fn backend_queues(
                 events,
                 features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
                 multicast: None,
+                headroom: Arc::default(),
                 counters: Arc::new(QueueCounters::default()),
             })?)
         })
