@@ -2,6 +2,9 @@
 //!
 //! The buffer of an rx slot is always the page with the slot's number, because responses come in
 //! the slots of their requests (netif.h: rx-same-slot) and pages are posted in ring order.
+//!
+//! A frame may be behind headroom, if a frontend has asked for it, or the guest before it has. What
+//! a queue gives has none: each response says where bytes of the frame are, and how many.
 
 use ringway_datapath::headers::ETH_LEN;
 use ringway_datapath::{
@@ -11,8 +14,9 @@ use ringway_datapath::{
 use ringway_hypervisor::{Direction, EventChannel, GrantTable};
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
-    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, ExtraInfo, NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED,
-    NETRXF_EXTRA_INFO, NETRXF_MORE_DATA, RX_RING_SLOTS, RxRequest, RxResponse,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_XDP, ExtraInfo, NETRXF_CSUM_BLANK,
+    NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA, RX_RING_SLOTS, RxRequest,
+    RxResponse,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -129,12 +133,12 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         }
         let mut rest = frame.bytes_mut();
         for index in packet.data_slots() {
-            let response = &self.rx_responses[window_start + index];
-            let (chunk, others) = rest.split_at_mut(bytes_of(response));
+            let (at, own) = packet.place_of(&self.rx_responses[window_start + index]);
+            let (chunk, others) = rest.split_at_mut(own);
             let page = (first_slot + index) % RX_RING_SLOTS;
             let page = u16::try_from(page).expect("a ring is small");
             //= netif.h:rx-offset
-            self.rx_buffers.read(page, usize::from(response.offset), chunk);
+            self.rx_buffers.read(page, at, chunk);
             rest = others;
         }
         Ok(frame)
@@ -149,15 +153,14 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
         frame: &mut Frame,
     ) -> bool {
         let Some(in_place) = &self.in_place else { return false };
-        if bytes_of(&self.rx_responses[window_start]) < HEAD_LEN_MIN {
+        if packet.place_of(&self.rx_responses[window_start]).1 < HEAD_LEN_MIN {
             return false;
         }
         let len = frame.len();
         let mut end = None;
         for index in packet.data_slots() {
-            let response = &self.rx_responses[window_start + index];
             let page = (first_slot + index) % RX_RING_SLOTS;
-            let (at, own) = (usize::from(response.offset), bytes_of(response));
+            let (at, own) = packet.place_of(&self.rx_responses[window_start + index]);
             match &mut end {
                 None => {
                     frame.set_len(own);
@@ -187,11 +190,29 @@ struct Packet {
     skipped: u64,
     len: usize,
     offload: Offload,
+    /// Bytes of each slot with data that come before the packet's own.
+    unused: usize,
     is_whole: bool,
     has_error: bool,
 }
 
 impl Packet {
+    /// Where bytes of the packet begin in the page of a slot with data, and how many they are.
+    fn place_of(&self, response: &RxResponse) -> (usize, usize) {
+        let len = bytes_of(response);
+        let unused = self.unused.min(len);
+        (usize::from(response.offset) + unused, len - unused)
+    }
+
+    /// Does not count the unused bytes, as Linux' backend does, which fills no slot with fewer.
+    #[cold]
+    fn leave_out(&mut self, window: &[RxResponse]) {
+        for slot in self.data_slots().filter_map(|slot| window.get(slot)) {
+            self.has_error |= bytes_of(slot) < self.unused;
+            self.len -= bytes_of(slot).min(self.unused);
+        }
+    }
+
     /// The slots that hold data: all except the extras, which follow the first.
     fn data_slots(&self) -> impl Iterator<Item = usize> + use<> {
         let extras = 1..=self.extras;
@@ -208,6 +229,7 @@ fn parse(window: &[RxResponse]) -> Result<Packet, ResponseFault> {
         skipped: 0,
         len: bytes_of(&first),
         offload: Offload { checksum: checksum_of(first.flags), gso: None },
+        unused: 0,
         is_whole: true,
         has_error: first.status < 0,
     };
@@ -231,6 +253,9 @@ fn parse(window: &[RxResponse]) -> Result<Packet, ResponseFault> {
             if extra.kind == EXTRA_TYPE_GSO {
                 packet.offload.gso = Some(gso_of(&extra)?);
                 packet.offload.checksum = Checksum::Blank;
+            } else if extra.kind == EXTRA_TYPE_XDP {
+                //= netif.h:xdp-extra
+                packet.unused = if first.offset == 0 { extra.headroom().into() } else { 0 };
             } else {
                 packet.skipped += 1;
             }
@@ -241,6 +266,9 @@ fn parse(window: &[RxResponse]) -> Result<Packet, ResponseFault> {
             packet.has_error |= slot.status < 0;
             more_data = slot.flags & NETRXF_MORE_DATA != 0;
         }
+    }
+    if packet.unused > 0 {
+        packet.leave_out(window);
     }
     Ok(packet)
 }

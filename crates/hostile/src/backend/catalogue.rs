@@ -184,6 +184,13 @@ pub const ALL: &[Lie] = &[
     )
     .serves(),
     new(
+        "received-headroom-absurd",
+        "claims headroom that is longer than the frame, or leaves its page",
+        "Linux' netif.h: netif_extra_info.xdp",
+        received::headroom_absurd,
+    )
+    .serves(),
+    new(
         "received-ids-odd",
         "responds in rx with odd ids, and sets each undefined flag",
         "netif.h: netif_rx_response.id, XEN_NETRXF_*",

@@ -12,9 +12,9 @@ use ringway_datapath::{
 };
 use ringway_netfront::ResponseFault;
 use ringway_wire::netif::{
-    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, ExtraInfo, GSO_TYPE_TCPV4, NETIF_RSP_ERROR,
-    NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA, RxRequest,
-    RxResponse,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_GSO, EXTRA_TYPE_HASH, EXTRA_TYPE_XDP, ExtraInfo, GSO_TYPE_TCPV4,
+    NETIF_RSP_ERROR, NETRXF_CSUM_BLANK, NETRXF_DATA_VALIDATED, NETRXF_EXTRA_INFO, NETRXF_MORE_DATA,
+    RxRequest, RxResponse,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -61,6 +61,8 @@ fn letters() -> Vec<RxResponse> {
         extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..gso(100) }),
         extra(hash),
         extra(ExtraInfo { flags: EXTRA_FLAG_MORE, ..hash }),
+        RxResponse { offset: 40, ..data(EXTRA, 60) },
+        extra(ExtraInfo::for_xdp(40)),
     ]
 }
 
@@ -103,13 +105,20 @@ impl Chain<'_, RxResponse> {
         if self.is_cut_off || self.data().any(|(_, slot)| slot.status < 0) {
             return None;
         }
+        //= netif.h:xdp-extra
+        let headroom = self.extras.iter().rfind(|extra| extra.kind == EXTRA_TYPE_XDP);
+        let is_counted = self.first.offset == 0;
+        let unused = headroom.filter(|_| is_counted).map_or(0, |it| usize::from(it.headroom()));
+        if self.data().any(|(_, slot)| len_of(slot.status) < unused) {
+            return None;
+        }
         let mut bytes = Vec::new();
         for (place, slot) in self.data() {
             //= netif.h:rx-same-slot
             let page = &pages[(first_slot + place) % SLOTS];
             //= netif.h:rx-offset
             let start = usize::from(slot.offset);
-            bytes.extend(&page[start..start + len_of(slot.status)]);
+            bytes.extend(&page[start + unused..start + len_of(slot.status)]);
         }
         //= netif.h:extras-skipped
         let gso = self.extras.iter().rfind(|extra| extra.kind == EXTRA_TYPE_GSO);

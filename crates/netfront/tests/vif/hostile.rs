@@ -200,7 +200,7 @@ fn frames_too_short_for_an_ethernet_header_are_dropped() {
 fn extras_of_other_types_are_skipped_and_counted() {
     //= netif.h:extras-skipped
     let mut bench = Bench::new();
-    let kinds = [0, 2, 3, EXTRA_TYPE_HASH, 5, 255];
+    let kinds = [0, 2, 3, EXTRA_TYPE_HASH, 6, 255];
     let chain = kinds.map(|kind| ExtraInfo { kind, flags: EXTRA_FLAG_MORE, payload: [0xff; 6] });
     let data = pattern(1, 100);
     bench.fill(0, 0, &data[..60]);

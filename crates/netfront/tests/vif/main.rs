@@ -6,6 +6,7 @@ mod chains;
 mod control;
 #[path = "../../../netback/tests/vif/frames.rs"]
 mod frames;
+mod headroom;
 mod hostile;
 mod joined;
 #[path = "../../../netback/tests/vif/machine.rs"]

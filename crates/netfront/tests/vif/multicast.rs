@@ -27,7 +27,8 @@ fn a_backend_carries_out_the_orders_of_our_frontend_which_gets_its_slots_back() 
     let filter = Arc::new(MulticastFilter::default());
     let changes = Arc::new(Changes::new(Waker::noop().clone()));
     let control = MulticastControl { filter: Arc::clone(&filter), changes: Arc::clone(&changes) };
-    let mut back = attach(&machine, &mut front, back_events, Some(Arc::new(control)));
+    let chosen = (Some(Arc::new(control)), &Arc::default());
+    let mut back = attach(&machine, &mut front, back_events, chosen);
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let mut serve = || {
         let mut frames = FrameBatch::new();
@@ -60,7 +61,7 @@ fn frames_that_wait_for_room_find_it_if_an_order_took_the_responses() {
     let (front_events, back_events) = machine.channels();
     let front = Front::new(machine.grants(), HOST, front_events, Arc::default());
     let mut front = front.expect("a new guest has memory");
-    let mut back = attach(&machine, &mut front, back_events, None);
+    let mut back = attach(&machine, &mut front, back_events, (None, &Arc::default()));
     let mut pool = FramePool::new(PoolBudget::new(1 << 20));
     let mut waiting: FrameQueue = (0..300).filter_map(|_| pool.take(100)).collect();
     front.egress(&mut waiting, &mut pool).expect("our backend is honest");

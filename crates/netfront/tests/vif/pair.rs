@@ -2,6 +2,7 @@
 //! other, byte for byte and in order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -9,12 +10,14 @@ use ringway_datapath::{
     Budget, Checksum, End, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, MIDDLE_LEN,
     Offload, PagePool, Pending, PoolBudget, PortQueue, Wakers, Woken,
 };
+use ringway_netback::Headroom;
 use ringway_netfront::Slabs;
 use ringway_sys::SharedPages;
 use ringway_sys::poll::wait_readable;
+use ringway_wire::netif::HEADROOM_MAX;
 
 use crate::frames::pattern;
-use crate::joined::{Back, Front, attach, pair};
+use crate::joined::{Back, Front, attach, pair, pair_with};
 use crate::machine::HOST;
 
 /// What must leave at the far end of a lane.
@@ -117,7 +120,8 @@ fn take(port: &mut impl PortQueue, pool: &mut FramePool) -> FrameBatch {
 
 fn round_trips(seed: u64, ends: Ends) {
     let mut random = Rng::with_seed(seed);
-    let (machine, mut front, mut back) = pair();
+    let headroom: Arc<Headroom> = Arc::default();
+    let (machine, mut front, mut back) = pair_with(&headroom);
     // Tight enough to run out at times.
     let mut pool = FramePool::new(PoolBudget::new(24 << 20));
     let (mut up, mut down) = (Lane::default(), Lane::default());
@@ -130,6 +134,9 @@ fn round_trips(seed: u64, ends: Ends) {
     let rounds = if cfg!(miri) { 30 } else { 300 };
     for round in 0..rounds {
         let is_draining = round > rounds * 2 / 3;
+        if random.u8(0..20) == 0 {
+            headroom.set([0, 0, 1, 256, HEADROOM_MAX][random.usize(0..5)]);
+        }
         match random.u8(0..6) {
             0 if !is_draining && up.waiting.len() < 200 => up.enqueue(&mut random, &mut pool),
             1 if !is_draining && down.waiting.len() < 200 => down.enqueue(&mut random, &mut pool),
@@ -193,7 +200,7 @@ fn replacing_the_backend_under_traffic_loses_no_frame() {
         if round % 3 == 0 {
             // The new one finds the ring as the old one left it.
             let (_, events) = machine.channels();
-            back = attach(&machine, &mut front, events, None);
+            back = attach(&machine, &mut front, events, (None, &Arc::default()));
         }
         for frame in take(&mut back, &mut pool) {
             assert_eq!(frame.bytes(), pattern(arrived, 60));

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use ringway_wire::netif::{
-    EXTRA_FLAG_MORE, EXTRA_TYPE_MAX, ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, NETRXF_EXTRA_INFO,
+    EXTRA_FLAG_MORE, EXTRA_TYPE_XDP, ExtraInfo, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, NETRXF_EXTRA_INFO,
     NETRXF_MORE_DATA, RX_RING_SLOTS, RxResponse,
 };
 use ringway_wire::ring::RSP_PROD;
@@ -114,7 +114,7 @@ fn with_extras(queue: &mut Queue, extras: &[ExtraInfo]) {
 }
 
 pub(crate) fn extras_unknown(liar: &mut Liar<'_>) -> Result<()> {
-    let kinds = [0, 2, 3, EXTRA_TYPE_MAX, 6, 255];
+    let kinds = [0, 2, 3, EXTRA_TYPE_XDP + 1, 7, 255];
     let extras = kinds.map(|kind| ExtraInfo { kind, flags: 0xfe, payload: [0xff; 6] });
     liar.try_out(|queue| {
         extras.iter().for_each(|extra| with_extras(queue, &[*extra]));
@@ -162,6 +162,21 @@ pub(crate) fn hash_malformed(liar: &mut Liar<'_>) -> Result<()> {
             let extra = ExtraInfo::for_hash(u32::MAX, kind, algorithm);
             with_extras(queue, &[extra]);
             with_extras(queue, &[extra, extra]);
+        }
+        queue.publish();
+    })
+}
+
+pub(crate) fn headroom_absurd(liar: &mut Liar<'_>) -> Result<()> {
+    liar.try_out(|queue| {
+        for headroom in [1, 87, 99, 100, 101, 2048, 4096, u16::MAX] {
+            let extra = ExtraInfo::for_xdp(headroom);
+            with_extras(queue, &[extra]);
+            with_extras(queue, &[extra, ExtraInfo::for_xdp(0), extra]);
+            // It is in the first response, too, or in two of them.
+            queue.receive(headroom.min(3996), EXTRA | MORE, 100);
+            queue.rx.push(extra);
+            queue.receive(0, 0, 50);
         }
         queue.publish();
     })
