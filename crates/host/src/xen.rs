@@ -10,21 +10,16 @@ use std::{io, mem};
 use ringway_datapath::MacAddr;
 use ringway_engine::PortSteering;
 use ringway_engine::steps::{self, Engines as _};
-use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
-use ringway_netback::{
-    Changes, ControlParts, ControlRole, FrontendFeatures, Interrupted, MulticastControl, QueueParts,
-};
+use ringway_hypervisor::Hypervisor as _;
+use ringway_netback::{Changes, ControlParts, ControlRole, FrontendFeatures, Interrupted};
 use ringway_ovs::{Bind, Facts, check_id};
 use ringway_vif_shell::{BackendEnd, BackendProcess, LeftOut, Note, device};
-use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::backend::{Attachment, Input, NotAttached};
 use ringway_xenbus::keys::BIND;
 use ringway_xenbus::{
-    BadKeys, ControlConfig, EventPorts, FrontendConfig, Hotplug, Keys, Offer, QueueConfig, Vif,
-    XenbusState,
+    BadKeys, ControlConfig, FrontendConfig, Hotplug, Keys, Offer, Vif, XenbusState,
 };
 use ringway_xenstore::{Client, Lost, Transport, XsError, domain_path, unless_refused};
-use rustix::io::Errno;
 
 use crate::attach::{NewQueues, connect, disconnect};
 use crate::chosen::{self, Chosen};
@@ -33,7 +28,11 @@ use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
 use crate::shared::Shared;
 use crate::vif_state::VifState;
-use crate::world::{DeviceOf, EventOf, Hosting, MemoryOf, Parts, World};
+use crate::world::{DeviceOf, EventOf, Hosting, Parts, World};
+
+mod rings;
+
+use rings::{bind, is_shortage, map_ring, queue_parts};
 
 /// A vif of Xen that is served.
 pub struct XenVif<W: World> {
@@ -468,107 +467,9 @@ impl<W: World> XenActions<'_, '_, W> {
 
 type Control<E> = (Option<Arc<PortSteering>>, ControlRole<E>);
 
-/// A failed attachment, and its reason.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}: {source}")]
-struct AttachError {
-    what: String,
-    source: io::Error,
-}
-
-impl AttachError {
-    fn of(what: String, source: io::Error) -> io::Error {
-        io::Error::new(source.kind(), AttachError { what, source })
-    }
-}
-
-/// Whether this host lacks a resource that any guest needs: memory, descriptors, entries in a table
-/// of the kernel or the hypervisor.
-fn is_shortage(error: &io::Error) -> bool {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<AttachError>());
-    let error = inner.map_or(error, |unattached| &unattached.source);
-    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    error.kind() == io::ErrorKind::OutOfMemory
-        || matches!(
-            errno,
-            Some(
-                Errno::NOMEM
-                    | Errno::MFILE
-                    | Errno::NFILE
-                    | Errno::NOSPC
-                    | Errno::AGAIN
-                    | Errno::NOBUFS
-            )
-        )
-}
-
-fn queue_parts<W: World>(
-    hypervisor: &W::Hypervisor,
-    vif: Vif,
-    queue: &QueueConfig,
-    features: FrontendFeatures,
-    multicast: Option<Arc<MulticastControl>>,
-) -> io::Result<QueueParts<MemoryOf<W>, EventOf<W>>> {
-    let peer = vif.frontend;
-    let mut memory = hypervisor.memory()?;
-    let mut map = |gref| map_ring(&mut memory, peer, gref);
-    let (tx_ring, rx_ring) = (map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?);
-    let bind = |port| bind(hypervisor, peer, port);
-    let events = match queue.events {
-        EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },
-        EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
-    };
-    let (headroom, counters) = (Arc::default(), Arc::default());
-    Ok(QueueParts {
-        peer,
-        memory,
-        tx_ring,
-        rx_ring,
-        events,
-        features,
-        multicast,
-        headroom,
-        counters,
-    })
-}
-
-fn map_ring(
-    memory: &mut impl ForeignMemory,
-    peer: DomId,
-    gref: GrantRef,
-) -> io::Result<ForeignPage> {
-    let mapped = memory.map(peer, gref, Access::ReadWrite);
-    mapped.map_err(|error| AttachError::of(format!("ring page with grant {gref}"), error))
-}
-
-fn bind<H: Hypervisor>(hypervisor: &H, peer: DomId, port: EvtchnPort) -> io::Result<H::Event> {
-    let bound = hypervisor.bind_interdomain(peer, port);
-    bound.map_err(|error| AttachError::of(format!("event channel {port}"), error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_lack_of_what_any_guest_needs_is_no_refusal() {
-        let both = |errno: Errno| {
-            let wrapped = AttachError::of("ring page with grant 8".to_owned(), errno.into());
-            [io::Error::from(errno), wrapped]
-        };
-        for errno in
-            [Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::AGAIN, Errno::NOBUFS]
-        {
-            assert!(both(errno).iter().all(is_shortage), "{errno}");
-        }
-        assert!(is_shortage(&io::ErrorKind::OutOfMemory.into()));
-        for errno in [Errno::INVAL, Errno::PERM, Errno::NOENT] {
-            assert!(!both(errno).iter().any(is_shortage), "{errno}");
-        }
-        assert!(!is_shortage(&io::Error::other("a ring is broken")));
-        let named = AttachError::of("event channel 5".to_owned(), Errno::MFILE.into()).to_string();
-        assert!(named.starts_with("event channel 5: "), "{named}");
-    }
 
     #[test]
     fn a_vif_has_the_queues_of_its_toolstack_and_those_that_it_was_offered() {
