@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libfuzzer_sys::fuzz_target;
 use ringway_fuzz::Input;
+use ringway_wire::netif::HEADROOM_MAX;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Preferences, QueueCount};
 use ringway_xenbus::{
@@ -26,7 +27,7 @@ const ACTIONS_MAX: usize = 32;
 const QUEUES_MAX: u16 = 8;
 
 /// Keys with a meaning.
-const KEYS: [&str; 43] = [
+const KEYS: [&str; 45] = [
     "state",
     "online",
     "frontend",
@@ -58,6 +59,8 @@ const KEYS: [&str; 43] = [
     "feature-multicast-control",
     "ringway-multicast-control",
     "request-multicast-control",
+    "feature-xdp-headroom",
+    "xdp-headroom",
     "multi-queue-max-queues",
     "request-rx-copy",
     "feature-rx-notify",
@@ -72,7 +75,7 @@ const KEYS: [&str; 43] = [
     "queue-1/event-channel",
 ];
 /// Values that are valid for at least one key.
-const VALUES: [&str; 16] = [
+const VALUES: [&str; 18] = [
     "",
     "0",
     "1",
@@ -81,7 +84,9 @@ const VALUES: [&str; 16] = [
     "4",
     "5",
     "6",
+    "7",
     "8",
+    "256",
     "65536",
     "4294967295",
     "4294967296",
@@ -128,6 +133,7 @@ impl World {
             split_event_channels: input.flag(),
             control_ring: input.flag(),
             multicast_control: input.flag(),
+            xdp_headroom: input.flag(),
             features: features(input),
         };
         let hotplug = hotplug(input);
@@ -148,8 +154,14 @@ impl World {
         world.offered = world.offered.max(queues_max.unwrap_or(0));
         let reconnects = input.choose(&[Reconnects::Automatically, Reconnects::Never]);
         let (split_event_channels, control_ring) = (input.flag(), input.flag());
-        let multicast_control = input.flag();
-        let offered = Offered { queues_max, split_event_channels, control_ring, multicast_control };
+        let (multicast_control, xdp_headroom) = (input.flag(), input.flag());
+        let offered = Offered {
+            queues_max,
+            split_event_channels,
+            control_ring,
+            multicast_control,
+            xdp_headroom,
+        };
         let start = backend::Input::Start { own, peer, offered, reconnects };
         world.feed_backend(start, input);
         let (own, peer) = (state(input), state(input));
@@ -222,6 +234,14 @@ impl World {
                 self.readable = queues_max;
                 return Some(backend::Input::FrontendKeys(keys(FRONT_DIR, &self.front_dir)));
             }
+            // What is read may come at once, or later, as any other input.
+            backend::Action::ReadHeadroom if input.flag() => {
+                return Some(backend::Input::Headroom(keys(FRONT_DIR, &self.front_dir)));
+            }
+            backend::Action::ReadHeadroom => {}
+            backend::Action::SetHeadroom(headroom) => {
+                assert!(self.is_attached && headroom <= HEADROOM_MAX);
+            }
             // The keys come later, as any other input.
             backend::Action::Retry { queues_max, .. } => {
                 assert!(queues_max <= self.offered, "{queues_max} queues were never offered");
@@ -251,6 +271,7 @@ impl World {
     fn check(&self, config: &FrontendConfig) {
         let count = config.queues.len();
         assert!((1..=usize::from(self.readable)).contains(&count), "{count} queues are attached");
+        assert!(config.headroom <= HEADROOM_MAX, "{} bytes of headroom", config.headroom);
         let mut refs = BTreeSet::new();
         let mut ports = BTreeSet::new();
         for queue in &config.queues {
@@ -319,6 +340,7 @@ impl World {
             let keys = keys(dir, values);
             let _ = (keys.mac(), keys.mtu_configured(), keys.rate(), keys.obsolete());
             let _ = (keys.wants_control_ring(), keys.wants_multicast_control());
+            assert!(keys.headroom().is_ok_and(|it| it <= HEADROOM_MAX) || keys.headroom().is_err());
             let _ = (keys.is_online(), keys.script(), keys.bridge(), Hotplug::read(&keys));
             assert!(keys.mtu().is_ok_and(|mtu| mtu > 0) || keys.mtu().is_err());
             assert!(keys.max_queues_limit().ok().flatten().is_none_or(|wanted| wanted > 0));
@@ -363,7 +385,7 @@ fn hotplug(input: &mut Input<'_>) -> Hotplug {
 }
 
 fn back_input(input: &mut Input<'_>, front_dir: &Directory) -> backend::Input {
-    match input.u8() % 12 {
+    match input.u8() % 13 {
         0 => backend::Input::Refused("the name is taken".to_owned()),
         1..=2 => backend::Input::FrontendState(state(input)),
         3..=4 => backend::Input::FrontendKeys(keys(FRONT_DIR, front_dir)),
@@ -375,6 +397,7 @@ fn back_input(input: &mut Input<'_>, front_dir: &Directory) -> backend::Input {
         7..=8 => backend::Input::Hotplug(hotplug(input)),
         9 => backend::Input::AskedToClose,
         10 => backend::Input::Offline,
+        12 => backend::Input::Headroom(keys(FRONT_DIR, front_dir)),
         _ => backend::Input::Gone,
     }
 }
@@ -427,6 +450,7 @@ fn write_offer(input: &mut Input<'_>, dir: &mut Directory) {
     set("multi-queue-max-queues", u32::from(input.u8() % 12));
     set("feature-split-event-channels", u32::from(input.u8() & 1));
     set("feature-ctrl-ring", u32::from(input.u8() & 1));
+    set("feature-xdp-headroom", u32::from(input.u8() & 1));
     set("state", 2);
 }
 
@@ -449,7 +473,10 @@ fn write_keys_of_guest(input: &mut Input<'_>, dir: &mut Directory) {
         set("ctrl-ring-ref", input.u8() % 32);
         set("event-channel-ctrl", input.u8() % 32);
     }
-    set("state", 4);
+    if input.flag() {
+        set("xdp-headroom", input.u8());
+    }
+    set("state", input.choose(&[4, 4, 4, 7]));
 }
 
 fn keys(dir: &str, values: &Directory) -> Keys {

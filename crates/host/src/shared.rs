@@ -221,6 +221,7 @@ impl Shared {
             split_event_channels: self.config.split_event_channels,
             control_ring: true,
             multicast_control: true,
+            xdp_headroom: true,
             features: Features::from(self.config.offloads),
         }
     }

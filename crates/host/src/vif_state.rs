@@ -8,7 +8,7 @@ use ringway_calls::FRAMING;
 use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
-use ringway_netback::Interrupted;
+use ringway_netback::{Headroom, Interrupted};
 use ringway_ovs::{Bind, Facts, PortWanted};
 use ringway_steering::control::HashControl;
 use ringway_switch::PortId;
@@ -50,6 +50,8 @@ pub struct VifState<W: World> {
     pub(crate) chosen: Chosen,
     /// Whether its guest gets only the multicast frames that it has ordered.
     pub is_multicast_filtered: bool,
+    /// The bytes that its guest wants to be free before each frame.
+    pub headroom: Arc<Headroom>,
     /// Whether it is quarantined because of panics.
     pub is_quarantined: bool,
     /// What is still to be announced of its guest.
@@ -80,6 +82,7 @@ impl<W: World> VifState<W> {
             limited: Limited::new(shared.flood_budget(now), now),
             chosen: Chosen::nothing(now),
             is_multicast_filtered: false,
+            headroom: Arc::default(),
             is_quarantined: false,
             arrival: Arrival::none(now),
             connection: None,
@@ -373,7 +376,8 @@ impl<W: World> VifState<W> {
         Limits {
             is_down: self.limited.wanted.link == Some(LinkState::Down),
             multicast: self.is_multicast_filtered.then(|| Arc::clone(self.chosen.filter())),
-            is_plain: false,
+            // A program of XDP sees frames as they are on a wire, and may send them back.
+            is_plain: self.headroom.get() > 0,
             ingress: self.limited.tx.clone(),
             segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),

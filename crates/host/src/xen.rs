@@ -345,6 +345,7 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
             self.state.chosen.begin_again();
         }
         self.state.is_multicast_filtered = config.multicast_control;
+        self.state.headroom.set(config.headroom);
         let mut interrupted = Interrupted::default();
         let connected = self.connect(config, &mut interrupted);
         // Also if that failed: the next attempt does not find these responses again.
@@ -374,6 +375,11 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
             self.state.is_multicast_filtered = is_requested;
             self.state.apply_limits(self.hosting);
         }
+    }
+
+    fn set_headroom(&mut self, headroom: u16) {
+        self.state.headroom.set(headroom);
+        self.state.apply_limits(self.hosting);
     }
 
     fn note(&mut self, note: Note<'_>) {
@@ -414,8 +420,8 @@ impl<W: World> XenActions<'_, '_, W> {
         let mut enabled = Vec::new();
         for queue in &config.queues {
             let hypervisor = self.hosting.hypervisor;
-            let multicast = Some(Arc::clone(&multicast));
-            let parts = queue_parts::<W>(hypervisor, self.vif, queue, features, multicast)?;
+            let chosen = (Some(Arc::clone(&multicast)), Arc::clone(&self.state.headroom));
+            let parts = queue_parts::<W>(hypervisor, self.vif, queue, features, chosen)?;
             let counters = Arc::clone(&parts.counters);
             // Its frames may go to other vifs of this process.
             let lent = self.state.device.is_none().then(|| hypervisor.memory()).transpose()?;

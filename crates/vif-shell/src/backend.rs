@@ -16,8 +16,8 @@ use crate::drive::{OnRefusal, Shell, drive};
 
 /// How often a guest's keys may be read in a burst, and the interval after that. Reading them and
 /// attaching the queues that they name is most of the work that a guest can cause in a backend, so
-/// a guest that reconnects repeatedly must wait; a guest that is refused a few times does not
-/// notice.
+/// a guest that reconnects or changes its headroom repeatedly must wait; a guest that is refused a
+/// few times does not notice.
 const READS_BURST: u32 = 10;
 const READ_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a guest waits that could not be attached because this host lacked a resource.
@@ -37,6 +37,9 @@ pub trait BackendProcess {
 
     /// Gives the attached frontend only the multicast frames that it orders, or all.
     fn filter_multicast(&mut self, is_requested: bool);
+
+    /// Leaves as many bytes free before each frame for the attached frontend, from now on.
+    fn set_headroom(&mut self, headroom: u16);
 
     /// Stops serving the frontend; unmaps and unbinds everything.
     fn detach(&mut self);
@@ -70,8 +73,8 @@ struct Rest {
     /// Whether there are error nodes, including those that a killed backend has left.
     has_error_nodes: bool,
     rate_limit: RateLimit,
-    /// When the frontend's keys will be read, if scheduled, and the most queues to read.
-    read: Option<(Instant, u16)>,
+    /// When keys of the frontend will be read, if scheduled, and which.
+    read: Option<(Instant, KeySet)>,
     /// Whether reading is left to the owner, which may start other ends first.
     is_starting: bool,
     is_finished: bool,
@@ -318,12 +321,12 @@ impl Rest {
 
     /// What is to be read now, unless it has been read too often; then the read is deferred.
     fn wanted_keys(&mut self, now: Instant) -> Option<(String, KeySet)> {
-        let (_, queues_max) = self.read.filter(|(at, _)| *at <= now)?;
+        let (_, set) = self.read.filter(|(at, _)| *at <= now)?;
         if let Err(later) = self.rate_limit.take(now) {
-            self.read = Some((later, queues_max));
+            self.read = Some((later, set));
             return None;
         }
-        Some((self.vif.frontend_dir(), KeySet::FrontendKeys { queues_max }))
+        Some((self.vif.frontend_dir(), set))
     }
 
     /// What follows from keys that were read. If the guest was changing them, they are read again
@@ -333,17 +336,20 @@ impl Rest {
         read: Result<Option<Keys>, XsError>,
         now: Instant,
     ) -> Result<Option<Input>, Lost> {
-        let Some((_, queues_max)) = self.read.take() else { return Ok(None) };
+        let Some((_, set)) = self.read.take() else { return Ok(None) };
         match or_refusal(read)? {
             Err(refusal) if refusal.is(Errno::Again) => {
-                self.read = Some((now + READ_INTERVAL, queues_max));
+                self.read = Some((now + READ_INTERVAL, set));
                 Ok(None)
             }
             // Keys that may not be read count as absent.
             read => {
                 let dir = self.vif.frontend_dir();
                 let keys = read.unwrap_or(None).unwrap_or_else(|| Keys::new(&dir, []));
-                Ok(Some(Input::FrontendKeys(keys)))
+                Ok(Some(match set {
+                    KeySet::Headroom => Input::Headroom(keys),
+                    _ => Input::FrontendKeys(keys),
+                }))
             }
         }
     }
@@ -412,18 +418,23 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 device::write(store, &rest.vif.backend_dir(), &changes, state)?;
             }
             Action::ReadFrontend { queues_max } => {
-                rest.read = Some((*now, queues_max));
+                rest.read = Some((*now, KeySet::FrontendKeys { queues_max }));
                 if !rest.is_starting {
                     return Ok(rest.read_frontend(store, *now)?);
                 }
             }
+            Action::ReadHeadroom => {
+                rest.read = Some((*now, KeySet::Headroom));
+                return Ok(rest.read_frontend(store, *now)?);
+            }
+            Action::SetHeadroom(headroom) => process.set_headroom(headroom),
             Action::Retry { reason, queues_max } => {
                 // Report it once, however often it is retried.
                 if rest.error.as_deref() != Some(reason.as_str()) {
                     process.note(Note::Waits(&reason));
                     rest.report(store, &reason)?;
                 }
-                rest.read = Some((*now + RETRY_INTERVAL, queues_max));
+                rest.read = Some((*now + RETRY_INTERVAL, KeySet::FrontendKeys { queues_max }));
             }
             Action::Attach(config, attachment) => {
                 return Ok(Some(Input::Attached(process.attach(&config, attachment))));

@@ -13,6 +13,8 @@
 //!
 //! If the toolstack has a hotplug script for the vif's network device, the backend serves the
 //! frontend at once, and reports it as connected when the script is done.
+//!
+//! A frontend that is served may ask for other headroom (`headroom.rs`): it keeps its rings.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -21,9 +23,14 @@ use alloc::vec::Vec;
 use crate::config::{FrontendConfig, Offer, Offered, Reconnects};
 use crate::hotplug::Hotplug;
 use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys};
-use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
+use crate::state::XenbusState::{
+    self, Closed, Closing, Connected, InitWait, Initialising, Reconfigured, Reconfiguring,
+};
 
+mod headroom;
 mod offer;
+
+use headroom::BadHeadroom;
 
 /// An event for the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +53,8 @@ pub enum Input {
     FrontendState(XenbusState),
     /// The result of [`Action::ReadFrontend`].
     FrontendKeys(Keys),
+    /// The result of [`Action::ReadHeadroom`].
+    Headroom(Keys),
     /// The result of [`Action::Attach`]. After an error nothing is attached.
     Attached(Result<(), NotAttached>),
     /// The frontend broke the ring protocol.
@@ -81,6 +90,11 @@ pub enum Action {
         /// The most queues that the frontend may have.
         queues_max: u16,
     },
+    /// Read the frontend's state and headroom ([`KeySet::Headroom`](crate::KeySet::Headroom)) and
+    /// respond with [`Input::Headroom`].
+    ReadHeadroom,
+    /// Leave as many bytes free before each frame for the frontend, which is served, from now on.
+    SetHeadroom(u16),
     /// The frontend cannot be served at the moment: write this to the error nodes, and read its
     /// directory again after a while, as by [`ReadFrontend`](Action::ReadFrontend).
     Retry {
@@ -141,17 +155,22 @@ pub struct Handshake {
     accepted_max: u16,
     /// What an earlier run offered.
     offered: Offered,
-    /// Whether the offer that the frontend sees has a control ring, and the choice of multicast
-    /// frames. One that an earlier run made stays as it was: the frontend may have read it, and its
-    /// keys do not say which it read.
+    /// Whether the offer that the frontend sees has a control ring, the choice of multicast frames
+    /// and headroom. One that an earlier run made stays as it was: the frontend may have read it,
+    /// and its keys do not say which it read.
     control_ring: bool,
     multicast_control: bool,
+    xdp_headroom: bool,
     hotplug: Hotplug,
     phase: Phase,
     own: XenbusState,
     peer: XenbusState,
     reoffer: Reoffer,
     reconnects: Reconnects,
+    /// Whether the frontend, or this end before a restart, has changed headroom since it connected:
+    /// it may do so again, and be back in its state, before this end sees that.
+    has_reconfigured: bool,
+    bad_headroom: BadHeadroom,
     /// How often rings of an earlier run were refused.
     refused_count: u8,
     actions: Vec<Action>,
@@ -200,12 +219,15 @@ impl Handshake {
             offered: Offered::default(),
             control_ring: offer.control_ring,
             multicast_control: offer.multicast_control,
+            xdp_headroom: offer.xdp_headroom,
             hotplug,
             phase: Phase::Idle,
             own: XenbusState::Unknown,
             peer: XenbusState::Unknown,
             reoffer: Reoffer::No,
             reconnects: Reconnects::Never,
+            has_reconfigured: false,
+            bad_headroom: BadHeadroom::default(),
             refused_count: 0,
             actions: Vec::new(),
         }
@@ -245,7 +267,9 @@ impl Handshake {
                 if offered.queues_max.is_some() {
                     self.control_ring = offered.control_ring;
                     self.multicast_control = offered.multicast_control;
+                    self.xdp_headroom = offered.xdp_headroom;
                 }
+                self.has_reconfigured = own == Reconfigured;
                 self.start();
             }
             (Input::Refused(reason), Phase::Idle) => self.refuse(reason),
@@ -260,6 +284,7 @@ impl Handshake {
             (Input::AskedToClose, _) => self.close(),
             (Input::FrontendState(state), _) => self.frontend_state(state),
             (Input::FrontendKeys(keys), _) => self.frontend_keys(&keys),
+            (Input::Headroom(keys), _) => self.headroom_read(&keys),
             (Input::Attached(outcome), _) => self.attached(outcome),
             (Input::PeerFault(fault), Phase::Serving(_)) => self.fail(&fault),
             // The fault concerns rings that are no longer attached.
@@ -305,7 +330,7 @@ impl Handshake {
                 self.actions.push(Action::ReportError(reason.clone()));
                 self.detach_for_good();
             }
-            (_, Phase::Serving(_)) => self.connect(),
+            (_, Phase::Serving(_)) => self.connect_and_check(),
             // The script was the only reason for the refusal.
             (_, Phase::Closed) if self.peer == Initialising => self.make_offer(),
             _ => {}
@@ -327,7 +352,7 @@ impl Handshake {
         }
         match own {
             _ if peer == Closing => self.close(),
-            Connected if peer.has_keys() => self.read(Attachment::Reattach),
+            Connected | Reconfigured if peer.has_keys() => self.read(Attachment::Reattach),
             // Mini-OS does not wait for an offer, and gives up when the backend closes.
             Initialising | InitWait => {
                 self.offer_up_to(accepted_max);
@@ -338,7 +363,7 @@ impl Handshake {
             // It is connected to a backend that no longer exists.
             _ if peer.has_keys() => self.close(),
             // It may wait for this end to close, as Linux's frontend does before it starts over.
-            Connected | Closing | Closed
+            Connected | Reconfigured | Closing | Closed
                 if peer == Closed && self.reconnects == Reconnects::Never =>
             {
                 self.set_state(Closed);
@@ -354,8 +379,11 @@ impl Handshake {
     fn frontend_state(&mut self, state: XenbusState) {
         let is_repeated = state == self.peer;
         self.peer = state;
+        self.has_reconfigured |= state == Reconfiguring;
         match (&self.phase, state) {
+            (Phase::Serving(_), Connected) if self.has_reconfigured => self.read_headroom(),
             _ if is_repeated => {}
+            (Phase::Serving(_), Reconfiguring) => self.read_headroom(),
             (Phase::Waiting, state) if state.has_keys() => self.read(Attachment::Fresh),
             // A frontend that has closed may return, and then the offer is still valid. Withdrawing
             // it would race with the frontend's return, again and again.
@@ -384,9 +412,13 @@ impl Handshake {
         let state = keys.state();
         if state.has_keys() {
             self.peer = state;
+            self.has_reconfigured |= state == Reconfiguring;
             self.reconnects = Reconnects::read(keys);
             match FrontendConfig::read(keys, &self.accepted_offer(attachment)) {
-                Ok(config) => self.attach(config, attachment),
+                Ok(config) => {
+                    let headroom = self.headroom_of(keys, 0);
+                    self.attach(FrontendConfig { headroom, ..config }, attachment);
+                }
                 Err(bad) => self.fail(&bad.to_string()),
             }
             return;
@@ -422,7 +454,8 @@ impl Handshake {
                 }
                 self.reoffer = Reoffer::No;
                 self.actions.push(Action::ClearError);
-                self.connect();
+                self.report_bad_headroom();
+                self.connect_and_check();
             }
             Err(NotAttached::NoResources(reason)) => self.retry(reason, attachment),
             // The hypervisor does not report which side is at fault. The rings worked before, and a
@@ -447,10 +480,19 @@ impl Handshake {
         self.actions.push(Action::Retry { reason, queues_max: self.accepted_max });
     }
 
+    /// Connects, and reads what headroom the frontend wants then if that may be changing.
+    fn connect_and_check(&mut self) {
+        self.connect();
+        if self.has_reconfigured {
+            self.read_headroom();
+        }
+    }
+
     /// Reports that the frontend is served, or waits for the script.
     fn connect(&mut self) {
         match self.hotplug {
-            _ if self.own == Connected => {}
+            // A frontend that changes something waits for the state that it has, or is to have.
+            _ if self.own == Connected || self.peer == Reconfiguring => {}
             Hotplug::Pending => self.actions.push(Action::AwaitHotplug),
             _ => self.set_state(Connected),
         }
@@ -495,6 +537,7 @@ impl Handshake {
     }
 
     fn detach(&mut self) {
+        (self.has_reconfigured, self.bad_headroom) = (false, BadHeadroom::default());
         if matches!(self.phase, Phase::Serving(_) | Phase::Attaching(..)) {
             self.actions.push(Action::Detach);
         }

@@ -6,6 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use alloc::{format, vec};
 
+use ringway_wire::netif::HEADROOM_MAX;
 use ringway_wire::{EvtchnPort, GrantRef};
 
 use crate::features::Features;
@@ -13,9 +14,9 @@ use crate::keys::{
     Absent, BadKeys, CTRL_RING_REF, EVENT_CHANNEL, EVENT_CHANNEL_CTRL, EVENT_CHANNEL_RX,
     EVENT_CHANNEL_TX, FEATURE_CTRL_RING, FEATURE_DYNAMIC_MULTICAST_CONTROL,
     FEATURE_MULTICAST_CONTROL, FEATURE_RX_COPY, FEATURE_RX_FLIP, FEATURE_RX_NOTIFY,
-    FEATURE_SPLIT_EVENT_CHANNELS, KeyChange, Keys, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES,
-    QUEUE_KEYS, RECONNECT, REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY, RX_RING_REF, TX_RING_REF,
-    queue_dir,
+    FEATURE_SPLIT_EVENT_CHANNELS, FEATURE_XDP_HEADROOM, KeyChange, Keys, MULTI_QUEUE_MAX_QUEUES,
+    MULTI_QUEUE_NUM_QUEUES, QUEUE_KEYS, RECONNECT, REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY,
+    RX_RING_REF, TX_RING_REF, XDP_HEADROOM, queue_dir,
 };
 
 /// What a backend offers.
@@ -30,6 +31,9 @@ pub struct Offer {
     /// `feature-multicast-control`: whether the guest may choose its multicast frames, from its
     /// connection on (`request-multicast-control`) and by orders. Absent means no.
     pub multicast_control: bool,
+    /// `feature-xdp-headroom`: whether bytes before each frame for the guest may be free. Absent
+    /// means no.
+    pub xdp_headroom: bool,
     /// What the backend can receive.
     pub features: Features,
 }
@@ -51,6 +55,8 @@ impl Offer {
             control_ring: keys.flag(FEATURE_CTRL_RING, Absent::False)?,
             //= netif.h:multicast-request
             multicast_control: keys.flag(FEATURE_MULTICAST_CONTROL, Absent::False)?,
+            //= netif.h:xdp-headroom
+            xdp_headroom: keys.flag(FEATURE_XDP_HEADROOM, Absent::False)?,
             features: Features::read(keys)?,
         })
     }
@@ -63,6 +69,7 @@ impl Offer {
             KeyChange::flag(FEATURE_CTRL_RING, self.control_ring),
             KeyChange::flag(FEATURE_MULTICAST_CONTROL, self.multicast_control),
             KeyChange::flag(FEATURE_DYNAMIC_MULTICAST_CONTROL, self.multicast_control),
+            KeyChange::flag(FEATURE_XDP_HEADROOM, self.xdp_headroom),
             KeyChange::number(MULTI_QUEUE_MAX_QUEUES, self.queues_max),
         ];
         changes.extend(self.features.changes());
@@ -81,6 +88,8 @@ pub struct Offered {
     pub control_ring: bool,
     /// The guest's choice of multicast frames.
     pub multicast_control: bool,
+    /// Free bytes before frames.
+    pub xdp_headroom: bool,
 }
 
 impl Offered {
@@ -91,6 +100,7 @@ impl Offered {
             split_event_channels: own.text(FEATURE_SPLIT_EVENT_CHANNELS) == Some("1"),
             control_ring: own.text(FEATURE_CTRL_RING) == Some("1"),
             multicast_control: own.text(FEATURE_MULTICAST_CONTROL) == Some("1"),
+            xdp_headroom: own.text(FEATURE_XDP_HEADROOM) == Some("1"),
         }
     }
 }
@@ -192,6 +202,9 @@ pub struct FrontendConfig {
     /// `request-multicast-control`: whether it gets only the multicast frames that it orders.
     /// Absent means no.
     pub multicast_control: bool,
+    /// `xdp-headroom`: how many bytes before each frame for it are to be free. Absent means none,
+    /// and so does a value that cannot be used.
+    pub headroom: u16,
 }
 
 impl FrontendConfig {
@@ -219,6 +232,8 @@ impl FrontendConfig {
             rx_notify: keys.flag(FEATURE_RX_NOTIFY, Absent::False)?,
             //= netif.h:multicast-request
             multicast_control: offer.multicast_control && keys.requests_multicast_control()?,
+            //= netif.h:xdp-headroom
+            headroom: if offer.xdp_headroom { keys.headroom().unwrap_or(0) } else { 0 },
         })
     }
 
@@ -247,6 +262,7 @@ impl FrontendConfig {
             true => KeyChange::flag(REQUEST_MULTICAST_CONTROL, true),
             false => KeyChange::Remove(REQUEST_MULTICAST_CONTROL.to_owned()),
         });
+        changes.push(headroom_change(self.headroom));
         for (index, queue) in self.queues.iter().enumerate() {
             let prefix = prefix(index, count);
             let mut set = |key: &str, value: u32| {
@@ -273,6 +289,30 @@ impl Keys {
     /// [`BadKeys::Unreadable`] if it is no number.
     pub fn requests_multicast_control(&self) -> Result<bool, BadKeys> {
         self.flag(REQUEST_MULTICAST_CONTROL, Absent::False)
+    }
+
+    /// How many bytes before each frame a frontend wants to be free. Absent means none.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] if it is no number, or a larger one than [`HEADROOM_MAX`].
+    pub fn headroom(&self) -> Result<u16, BadKeys> {
+        let expected = "a number of bytes from 0 to 2048";
+        let parse = |text: &str| {
+            let bytes = self.number(XDP_HEADROOM).ok().flatten();
+            let bytes = bytes.and_then(|bytes| u16::try_from(bytes).ok());
+            let bytes = bytes.filter(|bytes| *bytes <= HEADROOM_MAX);
+            bytes.ok_or_else(|| self.unreadable(XDP_HEADROOM, text, expected))
+        };
+        self.text(XDP_HEADROOM).map_or(Ok(0), parse)
+    }
+}
+
+/// The key of a frontend that wants this headroom. One that wants none leaves none of an earlier
+/// connection.
+pub(crate) fn headroom_change(headroom: u16) -> KeyChange {
+    match headroom {
+        0 => KeyChange::Remove(XDP_HEADROOM.to_owned()),
+        bytes => KeyChange::number(XDP_HEADROOM, bytes),
     }
 }
 

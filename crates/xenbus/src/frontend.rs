@@ -321,8 +321,14 @@ impl Handshake {
                 let features = self.preferences.features;
                 let multicast_control = multicast_control && offer.multicast_control;
                 let rx_notify = true;
-                let config =
-                    FrontendConfig { queues, features, rx_notify, control, multicast_control };
+                let config = FrontendConfig {
+                    queues,
+                    features,
+                    rx_notify,
+                    control,
+                    multicast_control,
+                    headroom: 0,
+                };
                 let offered = offer.queues_max.min(STALE_QUEUES_MAX);
                 self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
                 self.phase = Phase::AwaitingBackend;

@@ -9,11 +9,11 @@ use crate::keys::{
     BACKEND, BACKEND_ID, BIND, BRIDGE, CARRIER, COMPLETION, CONTROL_RING_WANTED, CTRL_RING_REF,
     DISCONNECT, ERROR, EVENT_CHANNEL_CTRL, FEATURE_CTRL_RING, FEATURE_GSO_TCPV4, FEATURE_GSO_TCPV6,
     FEATURE_IPV6_CSUM_OFFLOAD, FEATURE_MULTICAST_CONTROL, FEATURE_NO_CSUM_OFFLOAD, FEATURE_RX_COPY,
-    FEATURE_RX_NOTIFY, FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, HOTPLUG_ERROR, HOTPLUG_STATUS,
-    IFACE_ID, Keys, MAC, MAX_QUEUES_WANTED, MTU, MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES,
-    MULTICAST_CONTROL_WANTED, ONLINE, QUEUE_KEYS, QUEUES_ACCEPTED, RECONNECT,
-    REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY, RULE_KEYS, SCRIPT, SPEED, STATE, TRUSTED, VIFNAME,
-    queue_dir,
+    FEATURE_RX_NOTIFY, FEATURE_SG, FEATURE_SPLIT_EVENT_CHANNELS, FEATURE_XDP_HEADROOM,
+    HOTPLUG_ERROR, HOTPLUG_STATUS, IFACE_ID, Keys, MAC, MAX_QUEUES_WANTED, MTU,
+    MULTI_QUEUE_MAX_QUEUES, MULTI_QUEUE_NUM_QUEUES, MULTICAST_CONTROL_WANTED, ONLINE, QUEUE_KEYS,
+    QUEUES_ACCEPTED, RECONNECT, REQUEST_MULTICAST_CONTROL, REQUEST_RX_COPY, RULE_KEYS, SCRIPT,
+    SPEED, STATE, TRUSTED, VIFNAME, XDP_HEADROOM, queue_dir,
 };
 use crate::limits::LIMITS;
 
@@ -32,6 +32,8 @@ pub enum KeySet {
     FrontendState,
     /// Whether a frontend wants only the multicast frames that it orders, as it says at any time.
     MulticastRequest,
+    /// A frontend's state, and the headroom that it wants.
+    Headroom,
     /// A frontend's keys, as its backend reads them: those of at most this many queues.
     FrontendKeys {
         /// The most queues that the frontend may have.
@@ -61,6 +63,7 @@ impl KeySet {
                 MULTICAST_CONTROL_WANTED,
                 FEATURE_CTRL_RING,
                 FEATURE_MULTICAST_CONTROL,
+                FEATURE_XDP_HEADROOM,
                 FEATURE_SPLIT_EVENT_CHANNELS,
                 MULTI_QUEUE_MAX_QUEUES,
                 QUEUES_ACCEPTED,
@@ -70,6 +73,7 @@ impl KeySet {
             }
             KeySet::FrontendState => &[STATE, RECONNECT],
             KeySet::MulticastRequest => &[REQUEST_MULTICAST_CONTROL],
+            KeySet::Headroom => &[STATE, XDP_HEADROOM],
             KeySet::Offer => &[
                 STATE,
                 ERROR,
@@ -78,6 +82,7 @@ impl KeySet {
                 FEATURE_SPLIT_EVENT_CHANNELS,
                 FEATURE_CTRL_RING,
                 FEATURE_MULTICAST_CONTROL,
+                FEATURE_XDP_HEADROOM,
                 MULTI_QUEUE_MAX_QUEUES,
                 FEATURE_SG,
                 FEATURE_GSO_TCPV4,
@@ -93,6 +98,7 @@ impl KeySet {
                 FEATURE_RX_NOTIFY,
                 CTRL_RING_REF,
                 REQUEST_MULTICAST_CONTROL,
+                XDP_HEADROOM,
                 FEATURE_SG,
                 FEATURE_GSO_TCPV4,
                 FEATURE_GSO_TCPV6,

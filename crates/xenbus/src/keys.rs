@@ -82,12 +82,14 @@ pub(crate) const FEATURE_SPLIT_EVENT_CHANNELS: &str = "feature-split-event-chann
 pub(crate) const FEATURE_CTRL_RING: &str = "feature-ctrl-ring";
 pub(crate) const FEATURE_MULTICAST_CONTROL: &str = "feature-multicast-control";
 pub(crate) const FEATURE_DYNAMIC_MULTICAST_CONTROL: &str = "feature-dynamic-multicast-control";
+pub(crate) const FEATURE_XDP_HEADROOM: &str = "feature-xdp-headroom";
 pub(crate) const MULTI_QUEUE_MAX_QUEUES: &str = "multi-queue-max-queues";
 
 pub(crate) const QUEUES_ACCEPTED: &str = "ringway-queues-accepted";
 pub(crate) const RECONNECT: &str = "ringway-reconnect";
 pub(crate) const REQUEST_RX_COPY: &str = "request-rx-copy";
 pub(crate) const REQUEST_MULTICAST_CONTROL: &str = "request-multicast-control";
+pub(crate) const XDP_HEADROOM: &str = "xdp-headroom";
 pub(crate) const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
 pub(crate) const MULTI_QUEUE_NUM_QUEUES: &str = "multi-queue-num-queues";
 pub(crate) const TX_RING_REF: &str = "tx-ring-ref";

@@ -19,9 +19,9 @@ pub enum XenbusState {
     Closing = 5,
     /// The end is closed and has released everything.
     Closed = 6,
-    /// A connected backend wants to change something.
+    /// The end is connected, and wants to change something.
     Reconfiguring = 7,
-    /// The frontend has accepted the change.
+    /// The end has accepted a change of the other.
     Reconfigured = 8,
 }
 
@@ -63,7 +63,8 @@ impl XenbusState {
 
     /// Whether a frontend in this state has written its keys.
     pub fn has_keys(self) -> bool {
-        matches!(self, XenbusState::Initialised | XenbusState::Connected)
+        use XenbusState::{Connected, Initialised, Reconfiguring};
+        matches!(self, Initialised | Connected | Reconfiguring)
     }
 
     /// Whether an end in this state has released everything of the other end.

@@ -165,6 +165,7 @@ fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
         split_event_channels: true,
         control_ring: true,
         multicast_control: true,
+        xdp_headroom: true,
         features,
     };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
@@ -192,6 +193,7 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
         split_event_channels: true,
         control_ring: true,
         multicast_control: true,
+        xdp_headroom: true,
         features,
     };
     let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
@@ -429,6 +431,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
         split_event_channels: true,
         control_ring: true,
         multicast_control: true,
+        xdp_headroom: true,
         features,
     };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
@@ -479,6 +482,7 @@ fn a_request_of_multicast_control_counts_only_if_the_frontend_was_offered_it() {
         split_event_channels: true,
         control_ring: true,
         multicast_control: true,
+        xdp_headroom: true,
         features,
     };
     for was_offered in [false, true] {
@@ -522,6 +526,7 @@ fn a_backend_that_finds_its_vif_offline_closes_it() {
         split_event_channels: true,
         control_ring: true,
         multicast_control: true,
+        xdp_headroom: true,
         features,
     };
     let mut machine = backend::Handshake::new(offer, Hotplug::Absent);

@@ -95,18 +95,22 @@ fn numbers_of_queues_are_at_least_one() {
 
 #[test]
 fn an_earlier_offer_has_what_its_keys_say() {
-    let read = |values: [&str; 3]| {
-        let keys =
-            ["feature-split-event-channels", "feature-ctrl-ring", "feature-multicast-control"];
+    let read = |values: [&str; 4]| {
+        let keys = [
+            "feature-split-event-channels",
+            "feature-ctrl-ring",
+            "feature-multicast-control",
+            "feature-xdp-headroom",
+        ];
         let pairs: Vec<_> = keys.into_iter().zip(values).collect();
-        let Offered { queues_max, split_event_channels, control_ring, multicast_control } =
-            Offered::read(&self::keys(&pairs));
-        assert_eq!(queues_max, None);
-        [split_event_channels, control_ring, multicast_control]
+        let read = Offered::read(&self::keys(&pairs));
+        assert_eq!(read.queues_max, None);
+        [read.split_event_channels, read.control_ring, read.multicast_control, read.xdp_headroom]
     };
-    assert_eq!(read(["1", "0", "0"]), [true, false, false]);
-    assert_eq!(read(["0", "1", "0"]), [false, true, false]);
-    assert_eq!(read(["0", "0", "1"]), [false, false, true]);
+    assert_eq!(read(["1", "0", "0", "0"]), [true, false, false, false]);
+    assert_eq!(read(["0", "1", "0", "0"]), [false, true, false, false]);
+    assert_eq!(read(["0", "0", "1", "0"]), [false, false, true, false]);
+    assert_eq!(read(["0", "0", "0", "1"]), [false, false, false, true]);
     assert_eq!(Offered::read(&keys(&[])), Offered::default());
 }
 

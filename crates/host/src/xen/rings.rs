@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, Hypervisor, QueueEvents};
-use ringway_netback::{FrontendFeatures, MulticastControl, QueueParts};
+use ringway_netback::{FrontendFeatures, Headroom, MulticastControl, QueueParts};
 use ringway_wire::{DomId, EvtchnPort, GrantRef};
 use ringway_xenbus::{EventPorts, QueueConfig, Vif};
 use rustix::io::Errno;
@@ -51,7 +51,7 @@ pub(super) fn queue_parts<W: World>(
     vif: Vif,
     queue: &QueueConfig,
     features: FrontendFeatures,
-    multicast: Option<Arc<MulticastControl>>,
+    (multicast, headroom): (Option<Arc<MulticastControl>>, Arc<Headroom>),
 ) -> io::Result<QueueParts<MemoryOf<W>, EventOf<W>>> {
     let peer = vif.frontend;
     let mut memory = hypervisor.memory()?;
@@ -62,7 +62,7 @@ pub(super) fn queue_parts<W: World>(
         EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },
         EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
     };
-    let (headroom, counters) = (Arc::default(), Arc::default());
+    let counters = Arc::default();
     Ok(QueueParts {
         peer,
         memory,

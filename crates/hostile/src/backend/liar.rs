@@ -237,6 +237,7 @@ impl<'a> Liar<'a> {
             split_event_channels: false,
             control_ring: true,
             multicast_control: false,
+            xdp_headroom: false,
             features: Features::from(OffloadCaps::ALL),
         };
         let keys = self.place.frontend_keys(&self.vif.frontend_dir(), QUEUES_OFFERED)?;

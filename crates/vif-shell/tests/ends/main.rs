@@ -95,6 +95,10 @@ impl BackendProcess for Process {
         self.filtered.push(is_requested);
     }
 
+    fn set_headroom(&mut self, headroom: u16) {
+        self.attached.as_mut().expect("something is attached").headroom = headroom;
+    }
+
     fn note(&mut self, note: Note<'_>) {
         match note {
             Note::Closed(reason) => self.closed.push(reason.to_owned()),
@@ -149,6 +153,7 @@ fn offer() -> Offer {
         split_event_channels: false,
         control_ring: false,
         multicast_control: false,
+        xdp_headroom: true,
         features,
     }
 }
@@ -316,6 +321,38 @@ fn a_guest_may_request_multicast_control_at_any_time_where_it_is_offered() {
 }
 
 #[test]
+fn a_guest_changes_its_headroom_while_it_is_served_and_not_endlessly_fast() {
+    //= netif.h:xdp-headroom
+    let store = with_vif();
+    let mut backend = Backend::start(&store);
+    let mut guest = connecting(&store);
+    backend.turn();
+    let shown = |backend: &Backend| {
+        let attached = backend.process.attached.as_ref().expect("it is served");
+        (backend.end.state(), attached.headroom)
+    };
+    assert_eq!(shown(&backend), (XenbusState::Connected, 0));
+    for (bytes, headroom) in [("256", 256), ("0", 0)] {
+        write(&mut guest, &[("state", "7"), ("xdp-headroom", bytes)]);
+        backend.turn();
+        assert_eq!(shown(&backend), (XenbusState::Reconfigured, 256));
+        write(&mut guest, &[("state", "4")]);
+        backend.turn();
+        assert_eq!(shown(&backend), (XenbusState::Connected, headroom));
+    }
+    for state in ["7", "4"].repeat(20) {
+        write(&mut guest, &[("state", state)]);
+        backend.turn();
+    }
+    assert!(backend.end.due().is_some(), "its keys are read later");
+    write(&mut guest, &[("xdp-headroom", "64")]);
+    backend.now += std::time::Duration::from_secs(1);
+    backend.turn();
+    assert_eq!(shown(&backend), (XenbusState::Connected, 64));
+    assert_eq!(backend.process.attached_count, 1, "it has kept its rings");
+}
+
+#[test]
 fn writes_below_a_guests_state_cause_no_event_in_the_backend() {
     let store = with_vif();
     let mut backend = Backend::start(&store);
@@ -352,7 +389,7 @@ fn a_directory_of_a_thousand_nodes_is_read_as_fast_as_a_small_one() {
         }
     }
     assert_eq!(requests(set), before);
-    assert!(before <= 20, "{before}");
+    assert!(before <= 21, "{before}");
     write(&mut guest, &[("multi-queue-num-queues", "8")]);
     assert_eq!(requests(set), before + 7 * 5);
     write(&mut guest, &[("multi-queue-num-queues", "4000000000")]);

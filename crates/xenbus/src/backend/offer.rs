@@ -20,8 +20,8 @@ impl Handshake {
 
     /// The newest offer, with what stays of an earlier one.
     fn visible_offer(&self) -> Offer {
-        let Handshake { control_ring, multicast_control, .. } = *self;
-        Offer { control_ring, multicast_control, ..self.offer }
+        let Handshake { control_ring, multicast_control, xdp_headroom, .. } = *self;
+        Offer { control_ring, multicast_control, xdp_headroom, ..self.offer }
     }
 
     pub(super) fn offer_changed(&mut self, queues_max: u16, reconnect: Reconnect) {
@@ -54,6 +54,7 @@ impl Handshake {
     pub(super) fn make_offer(&mut self) {
         self.control_ring = self.offer.control_ring;
         self.multicast_control = self.offer.multicast_control;
+        self.xdp_headroom = self.offer.xdp_headroom;
         self.offer_up_to(self.offer.queues_max);
     }
 

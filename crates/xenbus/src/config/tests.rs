@@ -7,6 +7,7 @@ const OFFER: Offer = Offer {
     split_event_channels: true,
     control_ring: true,
     multicast_control: true,
+    xdp_headroom: true,
     features: Features {
         scatter_gather: true,
         checksum_v4: true,
@@ -118,6 +119,7 @@ fn keys_that_a_frontend_writes_are_read_by_the_backend_whatever_was_there_before
             rx_notify: true,
             control,
             multicast_control: has_control,
+            headroom: if has_control { 256 } else { 0 },
         };
         for change in config.changes(4, QueueCountKey::MultiQueue) {
             match change {
@@ -145,6 +147,8 @@ fn an_offer_of_a_backend_is_read_by_the_frontend() {
     assert!(!bare.control_ring);
     //= netif.h:multicast-request
     assert!(!bare.multicast_control);
+    //= netif.h:xdp-headroom
+    assert!(!bare.xdp_headroom);
     assert!(Offer::read(&keys(&[], &[])).is_err());
 }
 
@@ -242,6 +246,30 @@ fn multicast_control_is_requested_only_where_it_is_offered() {
     // It may be that of a connection to another backend, which knew what the guest wants.
     assert_eq!(read(Some("1"), &Offer { multicast_control: false, ..OFFER }), Ok(false));
     assert!(read(Some("yes"), &OFFER).is_err());
+}
+
+#[test]
+fn headroom_is_given_where_it_is_offered_and_asked_for_in_bounds() {
+    //= netif.h:xdp-headroom
+    let read = |value: Option<&str>, offer: &Offer| {
+        let keys = keys(MINIMAL, &[("xdp-headroom", value)]);
+        let wanted = keys.headroom().map_err(|bad| bad.to_string());
+        (wanted, FrontendConfig::read(&keys, offer).map(|config| config.headroom))
+    };
+    for (value, expected) in [(None, 0), (Some("0"), 0), (Some("256"), 256), (Some("2048"), 2048)] {
+        assert_eq!(read(value, &OFFER), (Ok(expected), Ok(expected)));
+    }
+    // What cannot be used costs nothing but the headroom.
+    for bad in ["2049", "32767", "65536", "4294967296", "-1", "", "many", "0x100", "256 "] {
+        let (wanted, given) = read(Some(bad), &OFFER);
+        let expected = format!(
+            "/f/xdp-headroom is \"{bad}\", expected a number of bytes from 0 to {HEADROOM_MAX}"
+        );
+        assert_eq!((wanted, given), (Err(expected), Ok(0)));
+    }
+    // It may be that of a connection to another backend.
+    let without = Offer { xdp_headroom: false, ..OFFER };
+    assert_eq!(read(Some("256"), &without).1, Ok(0));
 }
 
 #[test]

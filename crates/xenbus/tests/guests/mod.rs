@@ -387,6 +387,7 @@ impl World {
             Action::ClearError => drop(self.store.remove(&VIF.backend_errors()[1])),
             Action::Finished => self.backend.is_finished = true,
             Action::AwaitHotplug => panic!("there is no script"),
+            Action::ReadHeadroom | Action::SetHeadroom(_) => panic!("no guest changes it"),
         }
     }
 
@@ -468,6 +469,7 @@ impl Backend {
             split_event_channels: offered.split,
             control_ring: offered.split,
             multicast_control: offered.split,
+            xdp_headroom: offered.split,
             features,
         };
         Backend {

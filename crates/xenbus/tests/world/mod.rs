@@ -6,8 +6,8 @@ use ringway_datapath::OffloadCaps;
 use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::frontend::{Carrier, Preferences, QueueCount};
 use ringway_xenbus::{
-    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Offer, Offered, QueueConfig,
-    Reconnects, XenbusState, backend, frontend,
+    Device, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, KeySet, Offer, Offered,
+    QueueConfig, Reconnects, XenbusState, backend, frontend,
 };
 
 use crate::explore::Explored;
@@ -55,8 +55,8 @@ pub(crate) struct World {
     store: Store,
     backend: Shell<backend::Handshake, backend::Input, backend::Action>,
     frontend: Shell<frontend::Handshake, frontend::Input, frontend::Action>,
-    /// The backend has requested the frontend's keys.
-    is_reading: bool,
+    /// The backend has requested these of the frontend's keys.
+    reading: Option<KeySet>,
     /// It has to wait for them.
     is_reader_late: bool,
     script: Script,
@@ -200,6 +200,7 @@ impl World {
             split_event_channels: true,
             control_ring: true,
             multicast_control: true,
+            xdp_headroom: true,
             features,
         };
         let preferences = Preferences { queues: wanted, features };
@@ -212,7 +213,7 @@ impl World {
                 frontend::Handshake::new(preferences),
                 frontend::Input::Start { own: unknown, peer: unknown },
             ),
-            is_reading: false,
+            reading: None,
             is_reader_late: false,
             script,
             is_script_due: false,
@@ -257,7 +258,7 @@ impl World {
             End::Backend => {
                 self.backend.is_idle() && (self.backend.is_finished || !self.is_hotplug_news)
             }
-            End::Reader => !self.is_reading || self.backend.is_busy(),
+            End::Reader => self.reading.is_none() || self.backend.is_busy(),
             End::Frontend => self.frontend.is_idle(),
             End::Script => !self.is_script_due,
         }
@@ -301,7 +302,7 @@ impl World {
             },
             false => backend::Input::Offline,
         };
-        self.is_reading = false;
+        self.reading = None;
         let machine = backend::Handshake::new(self.offer, self.hotplug());
         self.backend = Shell::new(machine, start);
         self.is_hotplug_news = true;
@@ -442,10 +443,19 @@ impl World {
         }
     }
 
+    fn read(&mut self, set: KeySet) {
+        self.reading = Some(set);
+        if !self.is_reader_late {
+            self.step_reader();
+        }
+    }
+
     fn step_reader(&mut self) {
-        self.is_reading = false;
         let keys = store::keys(&self.store, &VIF.frontend_dir());
-        self.backend.inputs.push_front(backend::Input::FrontendKeys(keys));
+        self.backend.inputs.push_front(match self.reading.take() {
+            Some(KeySet::Headroom) => backend::Input::Headroom(keys),
+            _ => backend::Input::FrontendKeys(keys),
+        });
     }
 
     fn backend_action(&mut self, action: backend::Action) {
@@ -462,8 +472,13 @@ impl World {
                 }
             }
             backend::Action::AwaitHotplug => self.has_awaited_script = true,
-            backend::Action::ReadFrontend { .. } if self.is_reader_late => self.is_reading = true,
-            backend::Action::ReadFrontend { .. } => self.step_reader(),
+            backend::Action::ReadFrontend { queues_max } => {
+                self.read(KeySet::FrontendKeys { queues_max });
+            }
+            backend::Action::ReadHeadroom => self.read(KeySet::Headroom),
+            backend::Action::SetHeadroom(headroom) => {
+                self.attached.as_mut().expect("it is served").headroom = headroom;
+            }
             backend::Action::Attach(config, attachment) => {
                 assert!(self.attached.is_none(), "attached twice");
                 let is_granted = refs(&config.queues).all(|gref| self.granted.contains(&gref));
@@ -478,12 +493,12 @@ impl World {
                 self.attached = outcome.is_ok().then_some(config);
                 self.backend.inputs.push_front(backend::Input::Attached(outcome));
             }
-            backend::Action::Retry { reason, .. } => {
+            backend::Action::Retry { reason, queues_max } => {
                 self.retried_count += 1;
                 for path in VIF.backend_errors() {
                     self.store.insert(path, reason.clone());
                 }
-                self.is_reading = true;
+                self.reading = Some(KeySet::FrontendKeys { queues_max });
             }
             backend::Action::Detach => {
                 assert!(self.attached.take().is_some(), "detached twice");
