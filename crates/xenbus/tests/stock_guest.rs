@@ -183,12 +183,48 @@ fn a_boot_loader_survives_a_restart_of_the_backend() {
     }
 }
 
+/// No program takes a frame to be behind headroom that it does not have, whenever it is loaded and
+/// removed, and whichever process serves its guest meanwhile.
+#[test]
+fn programs_of_xdp_find_the_headroom_that_they_need_at_any_moment() {
+    //= netif.h:xdp-headroom
+    let [load, remove] = [true, false].map(Disturbance::Program);
+    let restart = Disturbance::RestartBackend;
+    let rebind = Disturbance::Rebind(1);
+    let (same, other) = (restart(split(2)), restart(joint(2)));
+    for history in [
+        &[load][..],
+        &[load, remove],
+        &[load, load],
+        &[load, remove, load],
+        &[load, remove, load, remove],
+        &[load, same],
+        &[load, other],
+        &[load, same, remove],
+        &[load, remove, same, load],
+        &[load, other, remove, same],
+        &[load, rebind, load],
+        &[load, other, rebind, load],
+        &[load, Disturbance::Crash, load],
+        &[load, Disturbance::SetLimit(1, Reconnect::Now), remove],
+    ] {
+        stay_connected(&connected(Kind::Linux, split(2), 2), history);
+    }
+    // While it connects, and where no headroom is offered.
+    for offered in [split(2), joint(2)] {
+        for history in [&[load][..], &[load, restart(offered)], &[restart(offered), load, remove]] {
+            stay_connected(&World::new(Kind::Linux, offered, 2), history);
+        }
+    }
+}
+
 #[test]
 fn a_vif_is_removed_at_any_moment_whatever_else_happens() {
     for kind in KINDS {
         for start in [World::new(kind, split(2), 2), connected(kind, split(2), 2)] {
             explore(start.clone(), &[Disturbance::Remove], World::check_removed);
-            for other in [Disturbance::Rebind(1), Disturbance::Crash, Disturbance::Fault] {
+            let load = Disturbance::Program(true);
+            for other in [Disturbance::Rebind(1), Disturbance::Crash, Disturbance::Fault, load] {
                 explore(start.clone(), &[other, Disturbance::Remove], World::check_removed);
                 explore(start.clone(), &[Disturbance::Remove, other], World::check_removed);
             }
@@ -227,6 +263,9 @@ fn the_models_find_known_faults() {
         assert!(found(Policy::RefusesStaleKeys, kind, 1, &more), "{kind:?}");
         assert!(!found(Policy::Present, kind, 1, &more), "{kind:?}");
     }
+    let load = [Disturbance::Program(true)];
+    assert!(found(Policy::BelievesKey, Kind::Linux, 2, &load));
+    assert!(!found(Policy::Present, Kind::Linux, 2, &load));
     let while_connecting = |policy, kind, then| {
         let start = World::under(policy, kind, split(1), 1);
         problem(start, &[Disturbance::RestartBackend(then)], World::check_connected).is_some()

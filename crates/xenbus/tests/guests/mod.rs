@@ -12,7 +12,7 @@ use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::XenbusState::{self, Closed, Connected};
 use ringway_xenbus::backend::{Action, Handshake, Input, Reconnect};
 use ringway_xenbus::{
-    ControlConfig, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, Keys, Offer,
+    ControlConfig, EventPorts, Features, FrontendConfig, Hotplug, KeyChange, KeySet, Keys, Offer,
     QueueConfig, Reconnects,
 };
 
@@ -64,6 +64,8 @@ pub(crate) enum Disturbance {
     Crash,
     /// The boot loader starts Linux, with or without closing its vif.
     Boot(Handover),
+    /// The guest has a program of XDP from now on, or none any more.
+    Program(bool),
     /// The guest breaks the ring protocol.
     Fault,
     /// The toolstack removes the vif.
@@ -89,6 +91,8 @@ pub(crate) enum Policy {
     RefusesEarlyKeys,
     /// Event channels for each direction are refused once they are not offered any more.
     RefusesOlderForm,
+    /// Frames have the headroom of the key, whatever the states say.
+    BelievesKey,
 }
 
 /// The part that acts next.
@@ -111,6 +115,8 @@ pub(crate) struct World {
     next_ref: u32,
     /// Connections that the backend has ended without a request.
     pub(crate) cut_off_count: usize,
+    /// Frames had less headroom than the guest's program takes them to have.
+    is_misread: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -121,8 +127,8 @@ struct Backend {
     actions: VecDeque<Action>,
     is_notified: bool,
     is_finished: bool,
-    /// Keys of at most this many queues are to be read.
-    reading: Option<u16>,
+    /// These keys are to be read.
+    reading: Option<KeySet>,
     attached: Option<FrontendConfig>,
 }
 
@@ -133,6 +139,7 @@ struct Guest {
     is_notified: bool,
     queues: Vec<QueueConfig>,
     control: Option<ControlConfig>,
+    has_program: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +158,7 @@ pub(crate) struct Side<'a> {
     has_split: bool,
     queues: &'a mut Vec<QueueConfig>,
     control: &'a mut Option<ControlConfig>,
+    has_program: &'a mut bool,
     is_notified: &'a mut bool,
     is_backend_notified: &'a mut bool,
 }
@@ -176,7 +184,7 @@ impl Side<'_> {
 
     pub(crate) fn forget_queues(&mut self) {
         self.queues.clear();
-        *self.control = None;
+        (*self.control, *self.has_program) = (None, false);
     }
 
     /// Creates rings and writes their keys, in response to the backend's current offer.
@@ -206,22 +214,6 @@ impl Side<'_> {
             }
         }
         store::change(self.store, &VIF.frontend_dir(), changes);
-    }
-
-    /// Creates a control ring and writes its keys, if the backend offers one.
-    pub(crate) fn write_control_keys(&mut self) {
-        let offer = Offer::read(&store::keys(self.store, &VIF.backend_dir()));
-        //= netif.h:ctrl-ring
-        let offers_ring = offer.is_ok_and(|offer| offer.control_ring);
-        *self.control = offers_ring.then(|| {
-            *self.next_ref += 1;
-            let number = *self.next_ref + 1;
-            ControlConfig { ring_ref: GrantRef(number), event: EvtchnPort(number) }
-        });
-        let Some(ControlConfig { ring_ref, event }) = *self.control else { return };
-        let set = |key: &str, value: u32| KeyChange::Set(key.to_owned(), value.to_string());
-        let changes = [set("ctrl-ring-ref", ring_ref.0), set("event-channel-ctrl", event.0)];
-        store::change(self.store, &VIF.frontend_dir(), changes.into());
     }
 
     pub(crate) fn remove_keys(&mut self) {
@@ -264,13 +256,15 @@ impl World {
             Kind::Windows => Driver::Windows(Windows::Preparing(XenbusState::Unknown)),
             Kind::Ipxe => Driver::Ipxe(Ipxe::Resetting(Then::Probe)),
         };
+        let (queues, control, has_program) = (Vec::new(), None, false);
         let mut world = World {
             policy,
             store: store::with_vif(),
             backend: Backend::new(offered),
-            guest: Guest { driver, wanted, is_notified: true, queues: Vec::new(), control: None },
+            guest: Guest { driver, wanted, is_notified: true, queues, control, has_program },
             next_ref: 8,
             cut_off_count: 0,
+            is_misread: false,
         };
         world.start_backend(offered);
         world
@@ -286,6 +280,8 @@ impl World {
             ("same rings", attached == Some(self.guest.queues.as_slice())),
             ("same control ring", control == self.guest.control),
             ("driver up", self.guest.is_up()),
+            ("headroom", self.headroom() == Some(self.guest.headroom())),
+            ("no frame misread", !self.is_misread),
             ("no error", !self.store.contains_key(&VIF.backend_errors()[1])),
         ];
         match is_true.into_iter().find(|(_, is_true)| !is_true) {
@@ -326,6 +322,11 @@ impl World {
 
     fn state(&self, node: &str) -> XenbusState {
         state(&self.store, node)
+    }
+
+    /// The headroom of frames, if the guest is served.
+    fn headroom(&self) -> Option<u16> {
+        self.backend.attached.as_ref().map(|config| config.headroom)
     }
 
     fn start_backend(&mut self, offered: Offered) {
@@ -369,7 +370,15 @@ impl World {
                 self.guest.is_notified = true;
             }
             Action::ReadFrontend { queues_max } | Action::Retry { queues_max, .. } => {
-                self.backend.reading = Some(queues_max);
+                self.backend.reading = Some(KeySet::FrontendKeys { queues_max });
+            }
+            Action::ReadHeadroom => self.backend.reading = Some(KeySet::Headroom),
+            Action::SetHeadroom(headroom) => {
+                let headroom = match self.policy {
+                    Policy::BelievesKey => linux::headroom(&self.store),
+                    _ => headroom,
+                };
+                self.backend.attached.as_mut().expect("it is served").headroom = headroom;
             }
             Action::Attach(config, _) => {
                 assert!(self.backend.attached.replace(config).is_none(), "attached twice");
@@ -387,13 +396,15 @@ impl World {
             Action::ClearError => drop(self.store.remove(&VIF.backend_errors()[1])),
             Action::Finished => self.backend.is_finished = true,
             Action::AwaitHotplug => panic!("there is no script"),
-            Action::ReadHeadroom | Action::SetHeadroom(_) => panic!("no guest changes it"),
         }
     }
 
     fn read_frontend(&mut self) {
-        if self.backend.reading.take().is_some() {
+        if let Some(set) = self.backend.reading.take() {
             let mut keys = store::keys(&self.store, &VIF.frontend_dir());
+            if set == KeySet::Headroom {
+                return self.feed(Input::Headroom(keys));
+            }
             if self.is_refused_by_policy() {
                 keys =
                     Keys::new("refused", [("state".to_owned(), keys.state().value().to_owned())]);
@@ -408,7 +419,7 @@ impl World {
         let count = value("multi-queue-num-queues").map_or("1", String::as_str);
         let count: u16 = count.parse().expect("models write numbers");
         match self.policy {
-            Policy::Present => false,
+            Policy::Present | Policy::BelievesKey => false,
             Policy::ClosesAboveLimit => count > self.backend.offered.limit,
             Policy::RefusesEarlyKeys => false,
             Policy::RefusesOlderForm => {
@@ -429,6 +440,7 @@ impl World {
             has_split,
             queues: &mut guest.queues,
             control: &mut guest.control,
+            has_program: &mut guest.has_program,
             is_notified: &mut guest.is_notified,
             is_backend_notified: &mut backend.is_notified,
         };
@@ -450,6 +462,11 @@ impl World {
 }
 
 impl Guest {
+    /// The headroom that it needs.
+    fn headroom(&self) -> u16 {
+        if self.has_program { linux::HEADROOM } else { 0 }
+    }
+
     fn is_up(&self) -> bool {
         matches!(
             self.driver,
@@ -512,6 +529,7 @@ impl Explored for World {
     }
 
     fn step(&mut self, step: Step) {
+        self.is_misread |= self.guest.has_program && self.headroom() == Some(0);
         match step {
             Step::Backend => self.step_backend(),
             Step::Read => self.read_frontend(),
@@ -554,6 +572,10 @@ impl Explored for World {
             }),
             Disturbance::Crash => self.with_guest(|driver, side| match driver {
                 Driver::Linux(driver) => Driver::Linux(driver.crash(side)),
+                other => other,
+            }),
+            Disturbance::Program(has_program) => self.with_guest(|driver, side| match driver {
+                Driver::Linux(driver) => Driver::Linux(driver.load(has_program, side)),
                 other => other,
             }),
             Disturbance::Fault => {

@@ -5,11 +5,14 @@
 //! stays closed until the device is disabled and enabled, or the guest resumes. It acts on a state
 //! only if it differs from the last one, and removes no key.
 
+use ringway_wire::{EvtchnPort, GrantRef};
 use ringway_xenbus::XenbusState::{
     self, Closed, Closing, Connected, InitWait, Initialised, Initialising, Unknown,
 };
+use ringway_xenbus::{ControlConfig, KeyChange, Offer};
 
 use super::Side;
+use crate::store::{self, VIF};
 
 /// The state of the driver, with the last backend state that it saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,5 +85,23 @@ impl Windows {
             }
             _ => self,
         }
+    }
+}
+
+impl Side<'_> {
+    /// Creates a control ring and writes its keys, if the backend offers one.
+    fn write_control_keys(&mut self) {
+        let offer = Offer::read(&store::keys(self.store, &VIF.backend_dir()));
+        //= netif.h:ctrl-ring
+        let offers_ring = offer.is_ok_and(|offer| offer.control_ring);
+        *self.control = offers_ring.then(|| {
+            *self.next_ref += 1;
+            let number = *self.next_ref + 1;
+            ControlConfig { ring_ref: GrantRef(number), event: EvtchnPort(number) }
+        });
+        let Some(ControlConfig { ring_ref, event }) = *self.control else { return };
+        let set = |key: &str, value: u32| KeyChange::Set(key.to_owned(), value.to_string());
+        let changes = [set("ctrl-ring-ref", ring_ref.0), set("event-channel-ctrl", event.0)];
+        store::change(self.store, &VIF.frontend_dir(), changes.into());
     }
 }
