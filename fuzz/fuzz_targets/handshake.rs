@@ -403,12 +403,13 @@ fn back_input(input: &mut Input<'_>, front_dir: &Directory) -> backend::Input {
 }
 
 fn front_input(input: &mut Input<'_>, back_dir: &Directory) -> frontend::Input {
-    match input.u8() % 10 {
+    match input.u8() % 11 {
         0..=2 => frontend::Input::BackendState(state(input)),
         3..=4 => frontend::Input::BackendKeys(keys(BACK_DIR, back_dir)),
         5..=6 => frontend::Input::Reconnect(preferences(input)),
         7 => frontend::Input::Fail("the device is gone".to_owned()),
         8 => frontend::Input::Stop,
+        10 => frontend::Input::Headroom(input.u16()),
         _ => frontend::Input::Gone,
     }
 }

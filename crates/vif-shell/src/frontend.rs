@@ -142,6 +142,21 @@ impl FrontendEnd {
         self.feed(store, process, Input::BackendState(peer))
     }
 
+    /// Asks for as many bytes to be free before each frame, now and in later connections; a backend
+    /// that does not offer any leaves none free. Where queues that receive the frames put them is
+    /// up to their owner: those of `netfront` give frames without headroom.
+    ///
+    /// # Errors
+    /// The loss of XenStore.
+    pub fn ask_for_headroom<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+        process: &mut impl FrontendProcess,
+        bytes: u16,
+    ) -> Result<(), Lost> {
+        self.feed(store, process, Input::Headroom(bytes))
+    }
+
     /// Connects again with this wish, on a user's request: an earlier error is cleared, and
     /// connections whose pages the backend has kept no longer count.
     ///

@@ -9,17 +9,26 @@
 //! in XenStore, even if an earlier run wrote these. Otherwise the offer, or a later `Closing`,
 //! could be meant for the earlier run.
 //!
+//! While both ends are connected, it may ask for another headroom, and keeps its rings: it goes to
+//! `Reconfiguring`, with the key, and back to `Connected` when the backend is `Reconfigured`.
+//!
 //! All this works with Linux's backend as well. That ignores `Initialised`, offers again only when
 //! the frontend is `Initialising`, and becomes `Connected` late when it waits for a hotplug script:
-//! it may use the rings while its state is still `InitWait`.
+//! it may use the rings while its state is still `InitWait`. It stays `Reconfigured`, and so shows
+//! of no second change when it has seen it: the frontend connects again for that one.
 
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::config::{ControlConfig, FrontendConfig, Offer, QueueConfig, QueueCountKey, Reconnects};
+use crate::config::{
+    ControlConfig, FrontendConfig, Offer, QueueConfig, QueueCountKey, Reconnects, headroom_change,
+};
 use crate::features::Features;
 use crate::keys::{KeyChange, Keys};
-use crate::state::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
+use crate::state::XenbusState::{
+    self, Closed, Closing, Connected, InitWait, Initialising, Reconfigured, Reconfiguring,
+};
 
 /// The most queues of an earlier run whose keys are removed, whatever number the backend claims to
 /// have offered.
@@ -59,6 +68,9 @@ pub enum Input {
     BackendKeys(Keys),
     /// The result of [`Action::Allocate`]. After an error nothing is allocated.
     Allocated(Result<Allocated, String>),
+    /// Ask for as many bytes to be free before each frame, now and in later connections, if the
+    /// backend offers that.
+    Headroom(u16),
     /// Reconnect with other wishes.
     Reconnect(Preferences),
     /// This end cannot continue, for this reason: it stays closed until [`Input::Reconnect`].
@@ -142,6 +154,10 @@ pub struct Handshake {
     is_granted: bool,
     /// The most queues whose keys this frontend has written.
     written_max: usize,
+    /// The bytes that it wants to be free before each frame.
+    headroom: u16,
+    /// As it has asked for them in this connection; `None` if the backend does not offer any.
+    headroom_asked: Option<u16>,
     actions: Vec<Action>,
 }
 
@@ -159,6 +175,8 @@ enum Phase {
     AwaitingBackend,
     /// Both ends are connected.
     Running,
+    /// They are, and the backend has not accepted another headroom yet.
+    Reconfiguring,
     /// The backend has not closed yet. Queues may still be granted.
     Leaving(Then),
     /// This end is closed, and queues may be granted: the backend has not followed yet.
@@ -185,7 +203,17 @@ impl Handshake {
     pub fn new(preferences: Preferences) -> Handshake {
         let (own, peer) = (XenbusState::Unknown, XenbusState::Unknown);
         let (phase, actions) = (Phase::Idle, Vec::new());
-        Handshake { preferences, phase, own, peer, is_granted: false, written_max: 0, actions }
+        Handshake {
+            preferences,
+            phase,
+            own,
+            peer,
+            is_granted: false,
+            written_max: 0,
+            headroom: 0,
+            headroom_asked: None,
+            actions,
+        }
     }
 
     /// The state that this end has written, or found at its start.
@@ -195,7 +223,7 @@ impl Handshake {
 
     /// Whether both ends are connected.
     pub fn is_connected(&self) -> bool {
-        self.phase == Phase::Running
+        matches!(self.phase, Phase::Running | Phase::Reconfiguring)
     }
 
     /// Whether nothing is left to do.
@@ -208,6 +236,10 @@ impl Handshake {
     pub fn handle(&mut self, input: Input) -> Vec<Action> {
         match (input, self.phase) {
             (_, Phase::Finished) => {}
+            (Input::Headroom(bytes), _) => {
+                self.headroom = bytes;
+                self.reconfigure();
+            }
             (Input::Start { own, peer }, Phase::Idle) => self.start(own, peer),
             (Input::Stop | Input::Gone, Phase::Idle) => self.finish(),
             (_, Phase::Idle) | (Input::Start { .. }, _) => {}
@@ -254,14 +286,24 @@ impl Handshake {
                     self.preferences.queues = QueueCount::AtMost(count);
                 }
                 self.actions.push(Action::Carrier(Carrier::Up));
+                self.reconfigure();
+            }
+            //= netif.h:xdp-headroom
+            (Phase::Reconfiguring, Reconfigured) => {
+                self.phase = Phase::Running;
+                self.set_state(Connected);
+                self.reconfigure();
             }
             // A toolstack removes the vif before it was ever connected.
             (Phase::AwaitingOffer, Closing) => self.close(Then::StayClosed),
-            (Phase::AwaitingBackend | Phase::Running, Closing | Closed | XenbusState::Unknown) => {
+            (
+                Phase::AwaitingBackend | Phase::Running | Phase::Reconfiguring,
+                Closing | Closed | XenbusState::Unknown,
+            ) => {
                 self.close(Then::StayClosed);
             }
             // The backend was restarted and does not know this frontend.
-            (Phase::Running, InitWait) => {
+            (Phase::Running | Phase::Reconfiguring, InitWait) => {
                 self.drop_carrier();
                 self.release();
                 self.initialise();
@@ -321,13 +363,15 @@ impl Handshake {
                 let features = self.preferences.features;
                 let multicast_control = multicast_control && offer.multicast_control;
                 let rx_notify = true;
+                self.headroom_asked = offer.xdp_headroom.then_some(self.headroom);
+                let headroom = self.headroom_asked.unwrap_or(0);
                 let config = FrontendConfig {
                     queues,
                     features,
                     rx_notify,
                     control,
                     multicast_control,
-                    headroom: 0,
+                    headroom,
                 };
                 let offered = offer.queues_max.min(STALE_QUEUES_MAX);
                 self.written_max = self.written_max.max(offered.into()).max(config.queues.len());
@@ -340,10 +384,28 @@ impl Handshake {
         }
     }
 
+    /// Asks for the headroom that is wanted, if both ends are connected and it has not asked for
+    /// it.
+    fn reconfigure(&mut self) {
+        let is_asked = self.headroom_asked.is_none_or(|bytes| bytes == self.headroom);
+        if self.phase != Phase::Running || is_asked {
+            return;
+        }
+        // The end of an earlier change may not be seen yet, or never, and nothing else of this one.
+        if self.peer != Connected {
+            return self.leave(Then::Reconnect);
+        }
+        self.headroom_asked = Some(self.headroom);
+        self.phase = Phase::Reconfiguring;
+        self.set_state_with(vec![headroom_change(self.headroom)], Reconfiguring);
+    }
+
     fn reconnect(&mut self, preferences: Preferences) {
         self.preferences = preferences;
         match self.phase {
-            Phase::AwaitingBackend | Phase::Running => self.leave(Then::Reconnect),
+            Phase::AwaitingBackend | Phase::Running | Phase::Reconfiguring => {
+                self.leave(Then::Reconnect);
+            }
             // A backend that refused this frontend waits until it starts over.
             Phase::Closed | Phase::OfferUnusable => self.initialise(),
             _ => self.set_next(Then::Reconnect),
@@ -353,7 +415,9 @@ impl Handshake {
     fn stop(&mut self) {
         match self.phase {
             Phase::Leaving(_) | Phase::AwaitingClosed(_) => self.set_next(Then::Finish),
-            Phase::AwaitingBackend | Phase::Running => self.leave(Then::Finish),
+            Phase::AwaitingBackend | Phase::Running | Phase::Reconfiguring => {
+                self.leave(Then::Finish);
+            }
             // The backend holds nothing of this frontend. It would mistake a late `Closing` for one
             // of the next frontend.
             _ => self.finish(),
@@ -407,7 +471,7 @@ impl Handshake {
     }
 
     fn drop_carrier(&mut self) {
-        if self.phase == Phase::Running {
+        if self.is_connected() {
             self.actions.push(Action::Carrier(Carrier::Down));
         }
     }

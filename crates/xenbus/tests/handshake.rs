@@ -46,6 +46,45 @@ fn one_disturbance_at_any_moment_is_survived() {
 }
 
 #[test]
+fn headroom_changes_at_any_moment_whatever_else_happens() {
+    //= netif.h:xdp-headroom
+    let ask = Disturbance::Headroom(256);
+    for history in [
+        &[ask][..],
+        &[ask, Disturbance::Headroom(0)],
+        &[ask, Disturbance::Headroom(64), Disturbance::Headroom(256)],
+        &[Disturbance::KillBackend, ask, Disturbance::KillBackend],
+        &[ask, Disturbance::KillFrontend, ask],
+        &[ask, Disturbance::Reconnect(1)],
+        &[ask, Disturbance::OfferChanged(1), Disturbance::Headroom(0)],
+        &[ask, Disturbance::RunShort, Disturbance::KillBackend],
+    ] {
+        let start = World::new(2, QueueCount::AtMost(2));
+        explore(start.clone(), history, World::check_connected);
+        explore(start.with_late_reader(), history, World::check_connected);
+        explore(connected(2, 2), history, World::check_connected);
+        let with_script = World::with_script(2, QueueCount::AtMost(2), Script::Connects);
+        explore(with_script, history, World::check_connected);
+    }
+    for history in [[ask, Disturbance::Remove], [Disturbance::Remove, ask]] {
+        explore(connected(2, 2), &history, World::check_removed);
+    }
+}
+
+#[test]
+fn a_change_of_headroom_keeps_the_rings() {
+    let mut world = connected(2, 2);
+    for bytes in [256, 64, 0] {
+        world.disturb(Disturbance::Headroom(bytes));
+        world.settle();
+        world.check_connected().expect("they are still connected");
+    }
+    assert_eq!((world.detached_count, world.reattached_count), (0, 0));
+    let key = format!("{}/xdp-headroom", VIF.frontend_dir());
+    assert_eq!(world.get(&key), None, "a frontend that wants none leaves no key");
+}
+
+#[test]
 fn a_resource_shortage_around_a_disturbance_is_survived() {
     for disturbance in
         [Disturbance::KillBackend, Disturbance::KillFrontend, Disturbance::OfferChanged(1)]

@@ -41,6 +41,26 @@ fn a_frontend_that_is_killed_restarted_or_reconnected_connects_again() {
 }
 
 #[test]
+fn headroom_changes_at_any_moment_whatever_else_happens() {
+    //= netif.h:xdp-headroom
+    use Disturbance::{Detach, Headroom, KillFrontend, Reconnect, RestartFrontend};
+    for hotplug in HOTPLUG {
+        for history in [
+            &[Headroom(256)][..],
+            &[Headroom(256), Headroom(0)],
+            &[Headroom(256), Headroom(64), Headroom(256)],
+            &[Headroom(256), KillFrontend, Headroom(64)],
+            &[Headroom(256), Reconnect],
+            &[Headroom(256), RestartFrontend],
+        ] {
+            lead_to(Stock::new(hotplug), history, Goal::Connected);
+        }
+        lead_to(Stock::new(hotplug), &[Headroom(256), Detach], Goal::Gone);
+        lead_to(Stock::new(hotplug), &[Detach, Headroom(256)], Goal::Gone);
+    }
+}
+
+#[test]
 fn a_failed_frontend_closes_in_order_and_connects_on_request() {
     use Disturbance::{Fail, Reconnect};
     for hotplug in HOTPLUG {

@@ -2,13 +2,16 @@
 //!
 //! Linux's backend keeps a state of its own. It moves along a fixed graph to the state that the
 //! frontend's state requires, and publishes each state on the way; but between attaching and the
-//! end of its hotplug script it publishes nothing.
+//! end of its hotplug script it publishes nothing. It accepts another headroom by the state
+//! `Reconfigured`, which it publishes once, and which is outside of that graph.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use ringway_datapath::OffloadCaps;
 use ringway_wire::{EvtchnPort, GrantRef};
-use ringway_xenbus::XenbusState::{self, Closed, Closing, Connected, InitWait, Initialising};
+use ringway_xenbus::XenbusState::{
+    self, Closed, Closing, Connected, InitWait, Initialising, Reconfigured, Reconfiguring,
+};
 use ringway_xenbus::frontend::{Action, Carrier, Handshake, Input, Preferences, QueueCount};
 use ringway_xenbus::{Device, EventPorts, Features, QueueConfig};
 
@@ -48,6 +51,8 @@ pub(crate) enum Disturbance {
     /// The frontend's process is replaced, and disconnects first if there is time.
     RestartFrontend,
     Reconnect,
+    /// The frontend asks for other headroom.
+    Headroom(u16),
     /// The frontend's process cannot continue.
     Fail,
     /// The toolstack removes the vif.
@@ -92,6 +97,7 @@ struct Backend {
     /// The frontend's state may have changed.
     is_notified: bool,
     mapped: BTreeSet<u32>,
+    headroom: u16,
     hotplug: Hotplug,
     /// Attached, and waiting for the script.
     is_silent: bool,
@@ -110,6 +116,8 @@ struct Frontend {
     is_restarting: bool,
     queues: Vec<u32>,
     carrier: Carrier,
+    /// The headroom that it wants.
+    headroom: u16,
 }
 
 impl Stock {
@@ -121,6 +129,7 @@ impl Stock {
                 target: Initialising,
                 is_notified: true,
                 mapped: BTreeSet::new(),
+                headroom: 0,
                 hotplug,
                 is_silent: false,
                 is_leaving: false,
@@ -150,7 +159,11 @@ impl Stock {
         let rings_left = !(queues.is_empty() && self.backend.mapped.is_empty());
         let checks = match goal {
             Goal::Connected => vec![
-                (self.backend() == Connected, "the backend is not connected"),
+                (
+                    matches!(self.backend(), Connected | Reconfigured),
+                    "the backend is not connected",
+                ),
+                (self.backend.headroom == self.frontend.headroom, "frames have another headroom"),
                 (self.frontend_state() == Connected, "the frontend is not connected"),
                 (self.is_up(), "the link is down"),
                 (!queues.is_empty(), "there are no queues"),
@@ -232,6 +245,12 @@ impl Stock {
         match state {
             Initialising => backend.target = InitWait,
             Connected | Closing => backend.target = state,
+            Reconfiguring => {
+                self.backend.headroom = self.headroom_wanted();
+                if self.backend() != Reconfigured {
+                    self.set_backend(Reconfigured);
+                }
+            }
             Closed | XenbusState::Unknown => {
                 backend.target = Closed;
                 backend.is_leaving = !is_online || state == XenbusState::Unknown;
@@ -241,7 +260,15 @@ impl Stock {
         }
     }
 
+    /// The headroom that the frontend's key asks for.
+    fn headroom_wanted(&self) -> u16 {
+        let keys = self.frontend_keys();
+        let value = keys.iter().find(|(key, _)| *key == "xdp-headroom");
+        value.map_or(0, |(_, value)| value.parse().expect("a number"))
+    }
+
     fn connect(&mut self) {
+        self.backend.headroom = self.headroom_wanted();
         let keys = self.frontend_keys();
         let is_ref = |key: &&str| key.ends_with("-ring-ref");
         let refs = keys.iter().filter(|(key, _)| is_ref(key)).map(|(_, value)| value.parse());
@@ -419,6 +446,10 @@ impl Explored for Stock {
             Disturbance::Reconnect => {
                 self.frontend.inputs.push_back(Input::Reconnect(preferences()));
             }
+            Disturbance::Headroom(bytes) => {
+                self.frontend.headroom = bytes;
+                self.frontend.inputs.push_back(Input::Headroom(bytes));
+            }
             Disturbance::Detach => {
                 self.is_detaching = true;
                 store::change(&mut self.store, &VIF.backend_dir(), Device::removal_changes());
@@ -438,6 +469,7 @@ impl Frontend {
             is_restarting: false,
             queues: Vec::new(),
             carrier: Carrier::Down,
+            headroom: 0,
         }
     }
 }

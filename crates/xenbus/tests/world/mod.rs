@@ -20,6 +20,8 @@ pub(crate) enum Disturbance {
     KillFrontend,
     OfferChanged(u16),
     Reconnect(u16),
+    /// The frontend asks for other headroom.
+    Headroom(u16),
     /// The toolstack removes the vif: it writes into the backend's directory, state included.
     Remove,
     /// The guest is destroyed, and its directory with it.
@@ -72,6 +74,8 @@ pub(crate) struct World {
     /// The most queues of any offer so far.
     offered_max: u16,
     preferences: Preferences,
+    /// The headroom that the frontend wants.
+    headroom: u16,
     /// The rings that the backend has mapped.
     attached: Option<FrontendConfig>,
     /// The frontend's queues, and the grants that are still valid.
@@ -118,6 +122,11 @@ impl Explored for World {
                 let (own, peer) = (self.state(End::Frontend), self.state(End::Backend));
                 let machine = frontend::Handshake::new(self.preferences);
                 self.frontend = Shell::new(machine, frontend::Input::Start { own, peer });
+                self.headroom = 0;
+            }
+            Disturbance::Headroom(bytes) => {
+                self.headroom = bytes;
+                self.send_to_frontend(frontend::Input::Headroom(bytes));
             }
             Disturbance::OfferChanged(queues_max) => {
                 self.offer.queues_max = queues_max;
@@ -223,6 +232,7 @@ impl World {
             offer,
             offered_max: queues_max,
             preferences,
+            headroom: 0,
             attached: None,
             queues: Vec::new(),
             granted: BTreeSet::new(),
@@ -378,6 +388,7 @@ impl World {
             ("rings granted", refs(&self.queues).all(|gref| self.granted.contains(&gref))),
             ("backend knows", self.backend.machine.config() == Some(config)),
             ("no error", self.error().is_none()),
+            ("headroom", config.headroom == self.headroom),
         ];
         match is_true.into_iter().find(|(_, is_true)| !is_true) {
             Some((what, _)) => Err(format!("not so: {what}")),
