@@ -157,6 +157,10 @@ pub struct VifStatus {
     /// The multicast addresses whose frames its guest gets, if that has requested to get no others.
     #[serde(default)]
     pub groups_wanted: Option<Vec<String>>,
+    /// The bytes before each frame that its guest wants to be free, as one with an XDP program
+    /// does. Its frames are then complete, and no longer than a segment.
+    #[serde(default)]
+    pub headroom: u16,
     /// Its role in multicast, if multicast is snooped.
     #[serde(default)]
     pub multicast: Option<MulticastStatus>,

@@ -126,6 +126,7 @@ impl View<'_> {
             offloads: offload_names(caps.and(self.shared.config.offloads)),
             hash: hash_status(&state.hashing()),
             groups_wanted: groups_wanted(state),
+            headroom: state.connection.as_ref().map_or(0, |_| state.headroom.get()),
             ..status
         }
     }

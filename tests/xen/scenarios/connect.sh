@@ -24,10 +24,9 @@ frontend_keys() {
 }
 
 backend_keys() {
-    # The kernel's backend alone has this.
-    [ "$BACKEND" != kernel ] || echo feature-xdp-headroom
     echo feature-{ctrl-ring,dynamic-multicast-control,gso-tcpv4,gso-tcpv6,ipv6-csum-offload} \
-        feature-{multicast-control,rx-copy,rx-flip,sg,split-event-channels} multi-queue-max-queues
+        feature-{multicast-control,rx-copy,rx-flip,sg,split-event-channels,xdp-headroom} \
+        multi-queue-max-queues
 }
 
 sorted() {

@@ -52,6 +52,7 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("private", &vif.is_private.to_string()),
         ("multicast", &multicast(&vif)),
         ("groups wanted", &vif.groups_wanted.as_ref().map_or("all".to_owned(), |it| joined(it))),
+        ("headroom", &vif.headroom.to_string()),
         ("announced", &vif.announced.map_or("no".to_owned(), |sent| format!("{sent} times"))),
         ("link-local-to", vif.link_local_to.as_deref().unwrap_or("none")),
         ("mirror", &list(&vif.mirror)),
