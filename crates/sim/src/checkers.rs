@@ -41,6 +41,7 @@ impl World {
         self.check_wishes()?;
         self.check_groups()?;
         self.check_connected()?;
+        self.check_headroom()?;
         self.check_virtio()?;
         self.check_links()?;
         self.check_ovs(true)?;

@@ -19,6 +19,8 @@ pub(crate) struct Driver {
     store: Client<LocalTransport>,
     end: FrontendEnd,
     preferences: Preferences,
+    /// The headroom that it has asked for.
+    headroom: u16,
     guest: usize,
 }
 
@@ -35,7 +37,7 @@ impl Driver {
         let mut end = FrontendEnd::new(vif, preferences);
         or_refusal(end.watch(&mut store))?.expect("a guest may watch its backend");
         end.start(&mut store, &mut Process { plane, guest }, XenbusState::Initialising)?;
-        Ok(Driver { store, end, preferences, guest })
+        Ok(Driver { store, end, preferences, headroom: 0, guest })
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -48,7 +50,7 @@ impl Driver {
 
     /// Handles one pending event, if there is one.
     pub(crate) fn turn(&mut self, plane: &mut DataPlane) -> Result<bool, Lost> {
-        let Driver { store, end, preferences, guest } = self;
+        let Driver { store, end, preferences, guest, .. } = self;
         let mut process = Process { plane, guest: *guest };
         if let Some(fault) = process.plane.guests[*guest].fault.take() {
             end.recover(store, &mut process, *preferences, fault)?;
@@ -76,8 +78,24 @@ impl Driver {
         plane: &mut DataPlane,
     ) -> Result<(), Lost> {
         self.preferences = preferences;
-        let Driver { store, end, preferences, guest } = self;
+        let Driver { store, end, preferences, guest, .. } = self;
         end.reconnect(store, &mut Process { plane, guest: *guest }, *preferences)
+    }
+
+    /// Asks for headroom, at once if both ends are connected.
+    pub(crate) fn ask_for_headroom(
+        &mut self,
+        bytes: u16,
+        plane: &mut DataPlane,
+    ) -> Result<(), Lost> {
+        self.headroom = bytes;
+        let Driver { store, end, guest, .. } = self;
+        end.ask_for_headroom(store, &mut Process { plane, guest: *guest }, bytes)
+    }
+
+    /// The headroom that it has asked for.
+    pub(crate) fn headroom(&self) -> u16 {
+        self.headroom
     }
 
     /// Says whether the guest wants no multicast frames but those that it orders.

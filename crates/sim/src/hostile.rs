@@ -230,6 +230,7 @@ pub(crate) fn odd_key(choices: &mut Choices) -> (&'static str, &'static str) {
         "request-rx-copy",
         "feature-rx-notify",
         "feature-sg",
+        "xdp-headroom",
         "queue-0/tx-ring-ref",
         "state/below",
     ]);
@@ -244,6 +245,7 @@ pub(crate) fn odd_key(choices: &mut Choices) -> (&'static str, &'static str) {
         "7",
         "8",
         "9",
+        "256",
         "",
         "-1",
         "4294967296",

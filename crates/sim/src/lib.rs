@@ -45,6 +45,7 @@ mod driver;
 mod flaw;
 mod groups;
 mod guest;
+mod headroom;
 mod hostile;
 mod intruder;
 mod journal;

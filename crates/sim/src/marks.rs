@@ -105,6 +105,10 @@ marks! {
     Hashed => "wish carried out over a control ring",
     /// The backend knows what a guest has ordered of multicast frames.
     Ordered => "multicast frames ordered",
+    /// A guest asked for other headroom.
+    HeadroomChanged => "headroom changed",
+    /// Frames for a guest had headroom at rest.
+    Headroom => "headroom given",
     /// A message was refused, for example because a backend was killed before it published the
     /// response, and the guest wished again.
     WishRepeated => "wish repeated after a refusal",

@@ -41,6 +41,8 @@ pub(crate) struct Scenario {
     pub(crate) wishes: Vec<Option<HashWish>>,
     /// The multicast frames that each guest orders at first, if it gets no others.
     pub(crate) groups: Vec<Option<Groups>>,
+    /// Which guests ask for headroom. Few do: the ends of frames for them leave no guest's pages.
+    pub(crate) ask_for_headroom: Vec<bool>,
     /// By guest, of either kind: whether its vif is patched to its own device, as on a bridge.
     pub(crate) are_patched: Vec<bool>,
     /// Of these: whether that is a bridge of Open vSwitch, behind which there is no station.
@@ -203,6 +205,7 @@ impl Scenario {
             disturbances: choices.pick(&disturbances),
             steps_per_phase: choices.from_to(50, 400),
             phases: choices.from_to(1, 3),
+            ask_for_headroom: (0..guests).map(|_| choices.is_one_in(8)).collect(),
             canary,
         }
     }
@@ -218,6 +221,7 @@ impl Scenario {
             guest_caps: vec![OffloadCaps::ALL; guests],
             wishes: vec![None; guests],
             groups: vec![None; guests],
+            ask_for_headroom: vec![false; guests],
             are_patched: vec![false; guests],
             on_ovs: vec![false; guests],
             uplink: None,

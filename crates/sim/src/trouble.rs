@@ -40,6 +40,7 @@ impl World {
         let disturbances = self.scenario.disturbances;
         match self.plane.choices.below(24) {
             0..=4 | 22 => self.move_some_queue(guest),
+            6 if self.scenario.ask_for_headroom[guest] => self.change_headroom(guest),
             5..=6 => self.toggle_capture(guest),
             7..=8 => {
                 self.change_pace(guest);
