@@ -144,4 +144,10 @@ pub enum OpenerRequest {
         /// The description, in TOML.
         text: String,
     },
+    /// As [`Reload`](OpenerRequest::Reload), for the vifs of one tenant: the supervisor of tenants
+    /// has read the description.
+    Describe {
+        /// The tenant's vifs, and no others of the description.
+        vhosts: Vec<Value>,
+    },
 }

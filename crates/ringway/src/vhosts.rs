@@ -1,6 +1,7 @@
 //! Virtio vifs, of the description and added while the host runs, as the host's processes take
 //! them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use ringway_host_shell::VhostVif;
 use ringway_vhost_shell::Mode;
 use ringway_xenbus::VifLimits;
 
-use crate::description::{SocketMode, Vhost};
+use crate::description::{GuestVif, SocketMode, VHOSTS_MAX, Vhost};
 use crate::host::nodes;
 
 /// Which end creates the socket of a vif.
@@ -59,6 +60,47 @@ pub(crate) fn config(described: &Vhost) -> VhostVif {
 pub(crate) fn of_tenant(vhosts: &[Vhost], tenant: &str) -> Vec<Vhost> {
     let is_its = |vhost: &&Vhost| vhost.tenant().is_some_and(|name| name.0 == tenant);
     vhosts.iter().filter(is_its).cloned().collect()
+}
+
+/// Those of a description that is read again as they are in force, after `before`: a vif stays
+/// where it is, and with its tenant, for as long as it is served.
+pub(crate) fn in_force(before: &[Vhost], described: Vec<Vhost>) -> Vec<Vhost> {
+    let in_force = |vhost: Vhost| match before.iter().find(|it| it.name == vhost.name) {
+        None => vhost,
+        Some(before) => {
+            let vif = GuestVif { tenant: before.vif.tenant.clone(), ..vhost.vif };
+            Vhost { socket: before.socket.clone(), mode: before.mode, vif, ..vhost }
+        }
+    };
+    described.into_iter().map(in_force).collect()
+}
+
+/// Why the vifs of a description that is read again, after `before`, cannot be served beside those
+/// that were added, if so.
+pub(crate) fn refuse_described(
+    before: &[Vhost],
+    next: &[Vhost],
+    added: &BTreeMap<String, Vhost>,
+) -> Option<String> {
+    let (described, count) = (next.len(), added.len());
+    if described + count > usize::from(VHOSTS_MAX) {
+        return Some(format!(
+            "{described} virtio vifs are described and {count} were added while the host ran: \
+             {VHOSTS_MAX} is the limit of both together"
+        ));
+    }
+    let is_in = |all: &[Vhost], vhost: &Vhost| all.iter().any(|it| it.name == vhost.name);
+    let stay = before.iter().filter(|vhost| is_in(next, vhost)).chain(added.values());
+    let stay: Vec<&Vhost> = stay.collect();
+    next.iter().filter(|vhost| !is_in(before, vhost)).find_map(|vhost| {
+        let is_same = |it: &&&Vhost| it.name == vhost.name || it.socket == vhost.socket;
+        let other = stay.iter().find(is_same)?;
+        Some(format!(
+            "{} has the name or the socket of {}, which stays as it was: choose another, or remove \
+             that vif first",
+            vhost.name, other.name
+        ))
+    })
 }
 
 /// Those that an earlier process has saved, which were added while the host ran.

@@ -153,6 +153,24 @@ impl Accepted {
     }
 }
 
+/// Logs why a description that was read again changes nothing.
+pub(crate) fn log_refusal(reason: &str) {
+    tracing::error!(
+        "{reason}\nthe description was read again, and nothing has changed: correct it, and reload"
+    );
+}
+
+/// Logs what another description says of all but virtio vifs that is not in force.
+pub(crate) fn log_kept(in_force: &Host, described: &Host) {
+    let kept = description::differences(in_force, described);
+    if !kept.is_empty() {
+        tracing::warn!(
+            "kept as it was: {} cannot change while the host runs: restart it",
+            kept.join(", ")
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;

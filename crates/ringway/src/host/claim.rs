@@ -121,8 +121,7 @@ impl Claim {
         if host.flow_key.is_none() {
             host.flow_key = Some(self.kept_flow_key()?);
         }
-        let path = self.dir.path().join(DESCRIPTION);
-        Ok(files::replace(&path, &serde_json::to_vec_pretty(host)?)?)
+        write_description(&self.dir, host)
     }
 
     fn kept_flow_key(&self) -> Result<FlowKeyText> {
@@ -140,6 +139,12 @@ impl Claim {
         change(&mut self.state);
         Ok(files::replace(&self.dir.state(), &serde_json::to_vec_pretty(&self.state)?)?)
     }
+}
+
+/// Writes the description for the host's processes that start from now on.
+pub(super) fn write_description(dir: &RunDir, host: &Host) -> Result<()> {
+    let path = dir.path().join(DESCRIPTION);
+    Ok(files::replace(&path, &serde_json::to_vec_pretty(host)?)?)
 }
 
 impl Drop for Claim {

@@ -19,12 +19,11 @@ mod supervisor;
 pub(crate) mod this_domain;
 pub(crate) mod xen;
 
-pub(crate) use accepted::{Accepted, Keep};
+pub(crate) use accepted::{Accepted, Keep, log_kept, log_refusal};
 pub(crate) use claim::{check_path, default_dir, read_description, read_state};
 pub(crate) use devices::{Ending, owner, remove_all};
 pub(crate) use process::{Process, ProcessRecord, as_pid};
 pub(crate) use progress::Show;
-pub(crate) use reload::log_refusal;
 pub(crate) use supervisor::Supervisor;
 
 /// The hypervisor that a verb works on.

@@ -14,10 +14,10 @@ use ringway_control::{OpenerRequest, RunDir};
 use ringway_sys::hangup::Hangup;
 use ringway_sys::wake::WakeFd;
 
-use super::accepted::{Accepted, Keep};
+use super::accepted::{Accepted, Keep, log_refusal};
 use super::bridges::Bridges;
 use super::claim::Claim;
-use super::isolation::ask_within;
+use super::isolation::{Isolation, ask_within};
 use super::notices::Notices;
 use crate::description::{self, Host, Origin};
 
@@ -101,9 +101,26 @@ impl<'a> Reloads<'a> {
         Ok(())
     }
 
-    /// Refuses what the signal asks for, as tenants have processes of their own.
-    pub(super) fn refuse_isolated(&self) -> io::Result<()> {
-        refuse_isolated(self.hangup)
+    /// Has tenants' processes take over the description, if the signal asks for that, once
+    /// nothing else of theirs is being changed.
+    ///
+    /// # Errors
+    /// What the signal's descriptor reports.
+    pub(super) fn serve_isolated(&mut self, isolation: &mut Isolation) -> io::Result<()> {
+        if self.hangup.take()? {
+            self.is_wanted = true;
+            isolation.reloading();
+        }
+        if isolation.is_changing() || !std::mem::take(&mut self.is_wanted) {
+            return Ok(());
+        }
+        match description::read(&self.origin.file, self.origin.usage) {
+            Ok((content, host)) => {
+                isolation.reload(host, Keep { kept: self.kept.clone(), content });
+            }
+            Err(error) => isolation.refuse_reload(&error.to_string()),
+        }
+        Ok(())
     }
 
     /// The descriptors that are readable when there is something to do.
@@ -176,24 +193,4 @@ impl<'a> Reloads<'a> {
             bell.ring();
         });
     }
-}
-
-/// Why a host reads no description again whose tenants have processes of their own.
-pub(super) const ISOLATED: &str = "a host with `isolate` reads its description at its start only, \
-    because a process for each tenant serves vifs, and one could refuse what others have already \
-    taken over: restart the host, or use `ringway vif add`, `vif remove` and `vif set`";
-
-/// Refuses what a signal asks for: tenants have processes of their own.
-pub(super) fn refuse_isolated(hangup: &Hangup) -> io::Result<()> {
-    if hangup.take()? {
-        log_refusal(ISOLATED);
-    }
-    Ok(())
-}
-
-/// Logs why a description that was read again changes nothing.
-pub(crate) fn log_refusal(reason: &str) {
-    tracing::error!(
-        "{reason}\nthe description was read again, and nothing has changed: correct it, and reload"
-    );
 }

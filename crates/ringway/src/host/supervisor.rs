@@ -234,7 +234,7 @@ impl Supervisor {
     fn serve_reloads(&mut self, reloads: &mut Reloads<'_>) -> io::Result<()> {
         let Supervisor { backend, bridges, notices, host, claim, is_ready, .. } = self;
         match backend {
-            Backends::Isolated(_) => reloads.refuse_isolated(),
+            Backends::Isolated(isolation) => reloads.serve_isolated(isolation),
             Backends::Together(_) => reloads.serve(*is_ready, notices, (host, bridges), claim),
         }
     }

@@ -27,7 +27,7 @@ use super::devices::check_uplink;
 use super::isolation::{self, Isolation};
 use super::process::ProcessRecord;
 use super::progress::{Event, Show};
-use super::reload::refuse_isolated;
+use super::reload::Reloads;
 use super::this_domain::{connect_backend, own_domid};
 use crate::confine::confine;
 use crate::description::{self, GuestName, Host, OnExit};
@@ -118,6 +118,7 @@ fn supervise(
         host: host.clone(),
     };
     let mut isolation = Isolation::start(setup, store)?;
+    let mut reloads = Reloads::on(hangup, host, claim.dir())?;
     let dir = claim.dir().path().display().to_string();
     show.event(&Event::Serving { dir: &dir, domid: domid.0 });
     loop {
@@ -131,9 +132,9 @@ fn supervise(
         if isolation.take_watches(store)? {
             continue;
         }
-        hangup.map_or(Ok(()), refuse_isolated)?;
+        reloads.iter_mut().try_for_each(|reloads| reloads.serve_isolated(&mut isolation))?;
         let fds = [store.as_fd()].into_iter().chain(isolation.wakers());
-        let fds: Vec<_> = fds.chain(hangup.map(AsFd::as_fd)).collect();
+        let fds: Vec<_> = fds.chain(reloads.iter().flat_map(Reloads::wakers)).collect();
         let pause = isolation.deadline().saturating_duration_since(Instant::now());
         if stop.wait_beside(&fds, Some(pause))? {
             isolation.stopping();

@@ -19,11 +19,13 @@ use ringway_control::{
 use ringway_sys::poll::{readable, wait};
 use ringway_terminal::stop::Stop;
 use ringway_vhost_shell::{Opener as Sockets, Outcome, Reloaded, Turn, VifSocket};
+use serde::Deserialize as _;
+use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 
 use crate::confine::confine;
 use crate::description::{self, Host, Origin, VHOSTS_MAX, Vhost};
-use crate::host::{Accepted, Process, log_refusal, read_description};
+use crate::host::{Accepted, Process, log_kept, log_refusal, read_description};
 use crate::socket_group;
 use crate::vhosts;
 
@@ -197,6 +199,10 @@ impl Opening {
                 let read = self.parse(text);
                 return self.reload(read, Some(call));
             }
+            OpenerRequest::Describe { vhosts } => {
+                let read = self.described(vhosts);
+                return self.reload(read, Some(call));
+            }
         };
         call.reply(Reply::error(&refusal));
     }
@@ -278,6 +284,13 @@ impl Opening {
         host.map(|host| (text.to_owned(), host)).map_err(|error| error.to_string())
     }
 
+    /// The description in force, but with these vifs, which a supervisor has read.
+    fn described(&self, vhosts: &[Value]) -> Result<(String, Host), String> {
+        let vhosts = vhosts.iter().map(Vhost::deserialize).collect::<Result<_, _>>();
+        let vhosts = vhosts.map_err(|error| error.to_string())?;
+        Ok((String::new(), Host { vhosts, ..self.host.clone() }))
+    }
+
     fn origin(&self) -> Result<&Origin, String> {
         let origin = self.host.origin.as_ref().filter(|_| self.file.is_some());
         origin.ok_or_else(|| "this process serves no description of a file".to_owned())
@@ -319,26 +332,7 @@ impl Opening {
         if self.next.is_some() || !self.waiting.is_empty() {
             return Some("a vif or another description is being taken over: try again".to_owned());
         }
-        let (described, added) = (next.vhosts.len(), self.added.len());
-        if described + added > usize::from(VHOSTS_MAX) {
-            return Some(format!(
-                "{described} virtio vifs are described and {added} were added while the host ran: \
-                 {VHOSTS_MAX} is the limit of both together"
-            ));
-        }
-        let is_described = |it: &&Vhost| next.vhosts.iter().any(|vhost| vhost.name == it.name);
-        let stay = self.host.vhosts.iter().filter(is_described).chain(self.added.values());
-        let stay: Vec<&Vhost> = stay.collect();
-        let is_known = |vhost: &&Vhost| self.host.vhosts.iter().any(|it| it.name == vhost.name);
-        next.vhosts.iter().filter(|vhost| !is_known(vhost)).find_map(|vhost| {
-            let is_same = |it: &&&Vhost| it.name == vhost.name || it.socket == vhost.socket;
-            let other = stay.iter().find(is_same)?;
-            Some(format!(
-                "{} has the name or the socket of {}, which stays as it was: choose another, or \
-                 remove that vif first",
-                vhost.name, other.name
-            ))
-        })
+        vhosts::refuse_described(&self.host.vhosts, &next.vhosts, &self.added)
     }
 
     fn finish_reload(&mut self, outcome: Result<Reloaded, String>) -> io::Result<()> {
@@ -357,21 +351,9 @@ impl Opening {
             self.sockets.add(wanted(vhost, false)?, Instant::now());
         }
         let next = self.host.taking_over(&host);
-        let kept = description::differences(&next, &host);
-        if !kept.is_empty() {
-            tracing::warn!(
-                "kept as it was: {} cannot change while the host runs: restart it",
-                kept.join(", ")
-            );
-        }
-        // A vif stays where it is for as long as it is served.
-        let in_force = host.vhosts.into_iter().map(|vhost| {
-            match self.host.vhosts.iter().find(|before| before.name == vhost.name) {
-                None => vhost,
-                Some(before) => Vhost { socket: before.socket.clone(), mode: before.mode, ..vhost },
-            }
-        });
-        self.host = Host { vhosts: in_force.collect(), ..next };
+        log_kept(&next, &host);
+        let vhosts = vhosts::in_force(&self.host.vhosts, host.vhosts);
+        self.host = Host { vhosts, ..next };
         match (call, &self.rereads) {
             (Some(call), _) => reply(call, Ok(())),
             (None, Some(kept)) => kept.keep_or_warn(&content),

@@ -6,11 +6,13 @@ use std::path::Path;
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received, VifStatus};
 use ringway_description::{Origin, Usage};
-use ringway_e2e::host::{Host, Running, SOON, describe, ringway, wait_for};
+use ringway_e2e::host::{Host, Running, SOON, describe, ringway, send, wait_for};
 use ringway_e2e::machine::ADDRESS;
 use ringway_e2e::shared_turn;
 use ringway_e2e::stream::{self, Stream};
-use ringway_e2e::virtio_guest::{Maker, description, guest_with, kill_backend, wait_for_queues};
+use ringway_e2e::virtio_guest::{
+    Maker, description, guest_of, guest_with, kill_backend, wait_for_queues,
+};
 use ringway_sys::poll::wait_readable;
 use rustix::process::Signal;
 
@@ -240,12 +242,84 @@ fn a_corrected_description_replaces_the_last_accepted_one_without_a_restart() {
 }
 
 #[test]
-fn a_host_with_processes_of_tenants_says_that_it_cannot() {
-    let Some(_turn) = shared_turn(&[]) else { return };
-    let host = Host::start(&describe("isolate = true", &[("a", "", "")]));
-    let refused = reload(&host, &describe("isolate = true", &[("a", "", "weight = 2")]));
-    assert!(refused.contains(REFUSED), "{refused}");
-    assert_eq!(host.log_count("one could refuse what others have already taken over: restart"), 1);
+fn each_tenants_process_takes_over_its_own_vifs() {
+    let Some(_turn) = shared_turn(&["socat", "unshare", "ping"]) else { return };
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path();
+    let all = |vhosts: &[(&str, &str)]| {
+        let vhosts = vhosts.iter().map(|(name, more)| vhost(dir, name, &format!("{more}\n")));
+        let guests = describe("isolate = true", &[("a", "", "tenant = 'red'")]);
+        guests + &vhosts.collect::<String>()
+    };
+    let host = Host::start(&all(&[("vm1", "tenant = 'blue'"), ("vm4", "")]));
+    let ended = "the description was read again, and ";
+    let reload = |text: &str| {
+        let before = host.log_count(ended);
+        fs::write(host.file("host.toml"), text).expect("written");
+        host.signal(Signal::HUP);
+        host.wait("its end", SOON, |host| (host.log_count(ended) > before).then_some(()));
+        host.log().lines().rfind(|line| line.contains(ended)).expect("it is there").to_owned()
+    };
+    let guest = |name: &str, address: &str| {
+        let guest = guest_of(1, address, dir, name, Maker::Backend, "");
+        host.wait(name, SOON, |host| host.vif(name).filter(|vif| vif.state == "Connected"));
+        host.ping("a", address);
+        guest
+    };
+    let _first = guest("vm1", "10.77.0.10");
+    let blue = host.pid_of("tenant blue");
+
+    // A tenant whose vif changes, one with its first virtio vif, a new one, and one that ends.
+    let second =
+        all(&[("vm1", "tenant = 'blue'\nweight = 2"), ("vm2", "tenant = 'red'"), ("vm3", "")]);
+    let done = reload(&second);
+    assert!(done.contains("all tenants have taken it over"), "{done}");
+    assert_eq!(weight(&host, "vm1"), Some(2));
+    let _others = [guest("vm2", "10.77.0.11"), guest("vm3", "10.77.0.12")];
+    let tenant = |name: &str| host.vif(name).and_then(|vif| vif.tenant);
+    assert_eq!(tenant("vm2").as_deref(), Some("red"));
+    assert_eq!(tenant("vm3").as_deref(), Some("vhost-vm3"));
+    assert_eq!(host.pid_of("tenant blue"), blue);
+    host.wait("the end of a tenant", SOON, |host| {
+        let is_there = host.members().iter().any(|member| member.name == "tenant vhost-vm4");
+        (!is_there && !dir.join("vm4").exists()).then_some(())
+    });
+    host.ping("a", "10.77.0.10");
+
+    // A wrong description changes nothing.
+    let done = reload(&(second.clone() + "wieght = 1\n"));
+    assert!(done.contains(REFUSED) && host.vif("vm3").is_some(), "{done}");
+
+    // What only its process knows is a reason for a tenant to refuse; others take over their parts.
+    let mac = "mac = '00:16:3e:00:00:05'";
+    let socket = dir.join("vm5").display().to_string();
+    let add = ["vif", "add", "vm5", "--vhost", &socket, "--mode", "server"];
+    host.text(&[&add[..], &["--set", "tenant = 'blue'", "--set", mac]].concat());
+    let of_sixth = format!("tenant = 'blue'\n{mac}");
+    let third = all(&[
+        ("vm1", "tenant = 'blue'\nweight = 3"),
+        ("vm2", "tenant = 'red'\nweight = 3"),
+        ("vm3", ""),
+        ("vm6", &of_sixth),
+    ]);
+    let done = reload(&third);
+    assert!(done.contains("all tenants but those named above"), "{done}");
+    assert_eq!(host.log_count("tenant blue stays as it was: mac 00:16:3e:00:00:05 is that"), 1);
+    let weights = |host: &Host| ["vm1", "vm2"].map(|name| weight(host, name));
+    assert_eq!(weights(&host), [Some(2), Some(3)]);
+    let kept = fs::read_to_string(host.dir().with_extension("accepted")).expect("kept");
+    assert!(kept.ends_with(&second), "{kept}");
+    // So do the next processes.
+    for name in ["tenant blue", "tenant red"] {
+        let killed = host.pid_of(name);
+        send(killed, Signal::KILL);
+        host.wait(name, SOON, |host| {
+            host.members().into_iter().find(|it| it.name == name && it.pid != killed)
+        });
+    }
+    host.wait("both", SOON, |host| (weights(host) == [Some(2), Some(3)]).then_some(()));
+    assert!(host.vif("vm6").is_none() && host.vif("vm5").is_some());
+    ["10.77.0.10", "10.77.0.11"].iter().for_each(|address| host.ping("a", address));
 }
 
 /// A message of an opener.

@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use ringway_control::{Call, ControlServer, ControlSocket, OpenerRequest, Reply, RunDir, listed};
 use ringway_description::{TenantName, VHOSTS_MAX, Vhost};
 use ringway_host::Purpose;
+use ringway_sys::wake::WakeFd;
 
 use super::fanout::ask_within;
 use super::{Isolation, TENANTS_MAX};
 use crate::description;
-use crate::host::reload::ISOLATED;
 use crate::vhosts;
 
 /// How long a tenant's process may take to serve, before a request is refused.
-const START_MAX: Duration = Duration::from_secs(20);
+pub(super) const START_MAX: Duration = Duration::from_secs(20);
 /// How long its opener may take for a request.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
@@ -91,6 +91,21 @@ impl Additions {
         self.added.values()
     }
 
+    /// Those that were added, by their names.
+    pub(super) fn added(&self) -> &BTreeMap<String, Vhost> {
+        &self.added
+    }
+
+    /// Whether a request is carried out.
+    pub(super) fn is_changing(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Has this thread look for requests, and for what has come of others.
+    pub(super) fn bell(&self) -> &Arc<WakeFd> {
+        self.calls.bell()
+    }
+
     /// When to look again, even if no descriptor is readable.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.pending.as_ref()?.progress {
@@ -115,6 +130,9 @@ impl Isolation {
     /// Carries out requests to add and remove vifs.
     pub(super) fn serve_additions(&mut self) {
         self.additions.calls.bell().clear();
+        if self.reload.is_some() {
+            return;
+        }
         loop {
             let Some(pending) = self.additions.pending.take() else {
                 let Some(call) = self.additions.calls.next_call() else { return };
@@ -150,7 +168,9 @@ impl Isolation {
         let begun = match &call.request {
             OpenerRequest::Add { section } => self.begin_addition(section),
             OpenerRequest::Remove { name } => self.begin_removal(name),
-            OpenerRequest::Reload { .. } => Err(ISOLATED.to_owned()),
+            OpenerRequest::Reload { .. } | OpenerRequest::Describe { .. } => {
+                Err("the host reads its description itself: send SIGHUP to it".to_owned())
+            }
         };
         match begun {
             Ok((tenant, change)) => {
@@ -175,20 +195,25 @@ impl Isolation {
             self.roster.remove_vhost(&vhost.name.0);
             return Err(reason);
         }
-        self.add_tenant(&tenant);
-        // Its rules hold before its first frame.
-        self.allow(&tenant);
-        if self.tenants.get(&tenant).is_some_and(|it| it.child.record().is_some() && !it.has_opener)
-        {
-            // A confined process cannot start one.
-            tracing::info!("tenant {tenant}: its first virtio vif; replacing its process");
-            self.replace(&tenant);
-        }
+        self.begin_tenant(&tenant);
         let vif = Purpose::Virtio(vhost.name.0.clone());
         if self.devices.wants_device(&vif) {
             self.serve(&tenant, &vif);
         }
         Ok((tenant, Change::Add(Box::new(vhost))))
+    }
+
+    /// Has a tenant with virtio vifs be served, with an opener.
+    pub(super) fn begin_tenant(&mut self, tenant: &TenantName) {
+        self.add_tenant(tenant);
+        // Its rules hold before its first frame.
+        self.allow(tenant);
+        if self.tenants.get(tenant).is_some_and(|it| it.child.record().is_some() && !it.has_opener)
+        {
+            // A confined process cannot start one.
+            tracing::info!("tenant {tenant}: its first virtio vif; replacing its process");
+            self.replace(tenant);
+        }
     }
 
     /// Why a vif cannot be added to this host, if so.
@@ -211,7 +236,8 @@ impl Isolation {
     fn begin_removal(&mut self, name: &str) -> Result<(TenantName, Change), String> {
         if self.setup.host.vhosts.iter().any(|vhost| vhost.name.0 == name) {
             return Err(format!(
-                "{name} is in the description: remove its [[vhost]] there, and restart the host"
+                "{name} is in the description: remove its [[vhost]] there, and have the host read \
+                 it again"
             ));
         }
         let tenant = self.additions.added.get(name).and_then(Vhost::tenant);
@@ -266,7 +292,7 @@ impl Isolation {
     }
 
     /// Forgets a virtio vif, and its tenant if that has no other one.
-    fn drop_vhost(&mut self, tenant: &TenantName, name: &str) {
+    pub(super) fn drop_vhost(&mut self, tenant: &TenantName, name: &str) {
         self.roster.remove_vhost(name);
         self.forget(tenant, &Purpose::Virtio(name.to_owned()));
         self.allow(tenant);

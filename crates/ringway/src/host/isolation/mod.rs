@@ -10,6 +10,7 @@ mod child;
 mod fanout;
 mod outbox;
 mod passing;
+mod reload;
 mod roster;
 mod silence;
 
@@ -33,6 +34,7 @@ use self::additions::Additions;
 use self::child::{Child, ChildEvent};
 pub(super) use self::fanout::ask_within;
 use self::fanout::{Fanout, Respondents};
+use self::reload::Reload;
 use self::roster::{Change, Defaults, Roster};
 use super::HypervisorKind;
 use super::devices::owner;
@@ -68,6 +70,8 @@ pub(crate) struct Isolation {
     queues: u16,
     fanout: Fanout,
     additions: Additions,
+    /// A description that is being taken over.
+    reload: Option<Reload>,
     roster: Roster,
     devices: DeviceKeeper,
     tenants: BTreeMap<TenantName, Tenant>,
@@ -132,6 +136,7 @@ impl Isolation {
             queues,
             fanout,
             additions,
+            reload: None,
             roster,
             devices,
             tenants: BTreeMap::new(),
@@ -191,6 +196,7 @@ impl Isolation {
         for name in names {
             self.supervise_tenant(&name, store, now, is_host_ready)?;
         }
+        self.serve_reload();
         self.serve_additions();
         while let Some(call) = self.fanout.next_call() {
             let respondents = self.respondents();
@@ -221,7 +227,8 @@ impl Isolation {
         let turn = self.reports.beat_interval_max().map(|time| Instant::now() + time);
         let leaving = self.leaving.iter().map(|leaving| leaving.deadline);
         let first = tenants.chain(turn).chain(leaving).chain(self.devices.due());
-        let first = first.chain(self.additions.due()).min();
+        let of_reload = self.reload.as_ref().and_then(Reload::due);
+        let first = first.chain(self.additions.due()).chain(of_reload).min();
         first.map_or(self.switch.deadline(), |first| first.min(self.switch.deadline()))
     }
 
