@@ -432,8 +432,11 @@ impl<H: Hypervisor> NicLink<H> {
         let mut queue =
             VifQueue::new(hypervisor.grants()?, backend, events, Arc::clone(&counters))?;
         queue.set_caps(self.caps);
-        if !self.must_copy {
-            queue.receive_in_place()?;
+        let in_place = if self.must_copy { Ok(()) } else { queue.receive_in_place() };
+        if let Err(error) = in_place {
+            // The backend knows nothing of its pages.
+            let _ = queue.close();
+            return Err(error);
         }
         if let Some(pages) = self.interface.max_unanswered {
             queue.limit_unanswered(pages);
