@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ringway_net::Netlink;
@@ -11,6 +13,10 @@ use crate::host::ProcessRecord;
 
 /// Kinds of namespaces that a host makes.
 const NAMESPACES: [&str; 2] = ["net", "user"];
+
+/// How long processes may take that end because another one has: the opener is not waited for.
+const ENDING: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What there was before.
 pub(super) struct Before {
@@ -42,8 +48,19 @@ impl Before {
         })
     }
 
-    /// What exists now and did not before.
+    /// What exists and did not before, once processes have had time to end.
     pub(super) fn leftovers(&self, place: &Path, watched: &[Watched]) -> Result<Vec<String>> {
+        let deadline = Instant::now() + ENDING;
+        loop {
+            let found = self.found(place, watched)?;
+            if found.is_empty() || Instant::now() >= deadline {
+                return Ok(found);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn found(&self, place: &Path, watched: &[Watched]) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for Watched { process, .. } in watched {
             if process.is_alive() {
