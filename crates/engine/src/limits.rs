@@ -32,11 +32,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Limits of ingress only.
-    pub fn of_ingress(credit: Option<&Arc<Credit>>) -> Limits {
-        Limits { ingress: credit.cloned(), ..Limits::default() }
-    }
-
     /// How long until frames may enter again; `None` if they may now.
     pub(crate) fn due(&self, now: Instant) -> Option<Duration> {
         let due = |credit: &Option<Arc<Credit>>| credit.as_ref()?.due(now);

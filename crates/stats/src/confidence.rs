@@ -33,11 +33,6 @@ impl Interval {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Half of its width.
-    pub fn half_width(self) -> f64 {
-        (self.high - self.low) / 2.0
-    }
-
     fn around(middle: f64, half: f64) -> Interval {
         Interval { low: middle - half, high: middle + half }
     }

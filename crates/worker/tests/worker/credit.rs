@@ -29,6 +29,10 @@ fn attach(
     (sources, sink)
 }
 
+fn of_ingress(credit: &Arc<Credit>) -> Limits {
+    Limits { ingress: Some(Arc::clone(credit)), ..Limits::default() }
+}
+
 fn attach_limited(
     workers: &mut Workers<TestPort>,
     queues: Vec<Attachment<TestPort>>,
@@ -38,7 +42,7 @@ fn attach_limited(
         id: PortId(1),
         forwarding: &Forwarding::Patch(PortId(2)),
         policy: &Arc::new(PortPolicy::open()),
-        limits: &Limits::of_ingress(Some(credit)),
+        limits: &of_ingress(credit),
         steering: None,
     };
     steps::attach(workers, limited, queues).expect("attached");
@@ -111,7 +115,7 @@ fn a_changed_limit_wakes_a_worker_that_sleeps_for_it() {
         let limit = |id| Command::Limit { id, limits: limits.clone() };
         assert_eq!(steps::command_port(&mut workers, PortId(1), limit), Ok(true));
     };
-    limit_to(Limits::of_ingress(Some(&limit(10 * 1000))));
+    limit_to(of_ingress(&limit(10 * 1000)));
     sink.wait_until("ten more", |far| far.received == 11);
     limit_to(Limits::default());
     sink.wait_until("all", |far| far.received == 50);

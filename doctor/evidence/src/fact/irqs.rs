@@ -1,6 +1,6 @@
 //! Interrupts of network queues, with the counts of each and its affinity.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::interfaces::Interfaces;
 use super::reader::{Basis, Span};
@@ -34,11 +34,6 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The number of CPUs that it uses.
-    pub fn cpu_count(&self) -> usize {
-        self.queues.values().collect::<BTreeSet<_>>().len()
-    }
-
     /// The CPU for an interrupt; `None` if its queue is not in use.
     pub fn cpu_of(&self, irq: &NetIrq<'_>) -> Option<usize> {
         self.queues.get(&irq.queue()).copied()
@@ -237,6 +232,5 @@ mod tests {
         assert_eq!((place(40), place(41), place(42)), (Some(0), Some(0), Some(1)));
         // Both on the only online CPU of their node; the idle queue has no CPU.
         assert_eq!((place(50), place(51), place(52)), (Some(2), Some(2), None));
-        assert_eq!(layout.cpu_count(), 3);
     }
 }

@@ -59,9 +59,6 @@ pub struct Info {
     /// Settings of that kind.
     #[serde(default)]
     pub info_data: Value,
-    /// Settings of a port, of the kind of its master.
-    #[serde(default)]
-    pub info_slave_data: Value,
 }
 
 impl Link {
@@ -83,11 +80,6 @@ impl Link {
     /// A setting of its kind; `Null` without it.
     pub fn set(&self, name: &str) -> &Value {
         &self.linkinfo.info_data[name]
-    }
-
-    /// Whether a switch of it as a port of a bridge is on.
-    pub fn is_port_with(&self, name: &str) -> bool {
-        self.linkinfo.info_slave_data[name] == true
     }
 }
 
@@ -154,13 +146,11 @@ mod tests {
              "info_data":{"id":7,"remote6":"2001:db8::1"}}},
             {"ifname":"vy","linkinfo":{"info_kind":"vxlan","info_data":{"id":8}}},
             {"ifname":"a","xdp":{"mode":2,"prog":{"id":9,"name":"xdp_drop","tag":"x"}},
-             "linkinfo":{"info_kind":"veth","info_slave_kind":"bridge",
-             "info_slave_data":{"isolated":true,"learning":false}}}]"#;
+             "linkinfo":{"info_kind":"veth"}}]"#;
         let links = Links::parse(&Text::new("ip", text)).expect("sound");
         let over = |nic: &str| links.of(nic).expect("it is there").is_over_ipv6();
         assert_eq!((over("vx"), over("vy"), over("lo")), (Some(true), None, None));
         let port = links.of("a").expect("it is there");
-        assert!(port.is_port_with("isolated") && !port.is_port_with("learning"));
         let name = Some("xdp_drop".to_owned());
         assert_eq!(port.program(), Some(&Program { id: 9, name }));
         let text = "1: lo: <UP> mtu 65536\n9: vx0@a: <UP> mtu 1450 qdisc\n    link/ether 0a\n    \
