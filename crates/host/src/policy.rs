@@ -200,16 +200,16 @@ impl<W: World> VifState<W> {
 
     /// The frames that this connection's queues have refused, by reason.
     pub fn refused(&self) -> BTreeMap<String, u64> {
-        self.dropped(DropReason::is_refusal)
+        named(&self.dropped(), DropReason::is_refusal)
     }
 
-    /// The frames that this connection's queues have dropped for such reasons, by reason.
-    fn dropped(&self, is_such: fn(DropReason) -> bool) -> BTreeMap<String, u64> {
-        let queues = self.connection.iter().flat_map(|connection| &connection.queues);
-        let counts = queues.flat_map(|queue| queue.dropped.snapshot());
-        let mut dropped = BTreeMap::new();
-        for (reason, frames) in counts.filter(|(reason, count)| *count > 0 && is_such(*reason)) {
-            *dropped.entry(reason.name().to_owned()).or_default() += frames;
+    /// The frames that this connection's queues have dropped.
+    fn dropped(&self) -> Dropped {
+        let mut dropped = DropReason::ALL.map(|reason| (reason, 0));
+        for queue in self.connection.iter().flat_map(|connection| &connection.queues) {
+            for ((_, sum), (_, frames)) in dropped.iter_mut().zip(queue.dropped.snapshot()) {
+                *sum += frames;
+            }
         }
         dropped
     }
@@ -217,9 +217,9 @@ impl<W: World> VifState<W> {
     /// Logs a line if its rules or its limits have dropped frames, and then no other of that kind
     /// for a while. Called periodically.
     pub fn log_drops(&mut self, shared: &Shared, now: Instant) {
-        let refused = self.refused();
-        let line = self.may_log_drops(&refused, |it| &mut it.rules.log, now);
-        if let Some(LeftOut(left_out)) = line {
+        let all = self.dropped();
+        let kind = DropReason::is_refusal;
+        if let Some((refused, left_out)) = self.drops_due(&all, kind, |it| &mut it.rules.log, now) {
             let (vif, taken) = (&self.name, self.taken(shared, now));
             tracing::warn!(
                 vif,
@@ -231,9 +231,8 @@ impl<W: World> VifState<W> {
                  dhcp-server of the vif"
             );
         }
-        let dropped = self.dropped(is_flood_limit);
-        let line = self.may_log_drops(&dropped, |it| &mut it.limited.flood_log, now);
-        if let Some(LeftOut(left_out)) = line {
+        let due = self.drops_due(&all, is_flood_limit, |it| &mut it.limited.flood_log, now);
+        if let Some((dropped, left_out)) = due {
             tracing::warn!(
                 vif = self.name,
                 ?dropped,
@@ -243,25 +242,39 @@ impl<W: World> VifState<W> {
             );
         }
         // A limit that is reached is nothing unusual: TCP finds it in this way.
-        let dropped = self.dropped(|reason| reason == DropReason::RateLimit);
-        let line = self.may_log_drops(&dropped, |it| &mut it.limited.rate_log, now);
-        if let Some(LeftOut(left_out)) = line {
+        let kind = |reason: DropReason| reason == DropReason::RateLimit;
+        let due = self.drops_due(&all, kind, |it| &mut it.limited.rate_log, now);
+        if let Some((dropped, left_out)) = due {
             let vif = &self.name;
             tracing::info!(vif, ?dropped, left_out, "its rate-rx drops frames to the guest");
         }
     }
 
-    /// Whether a line about dropped frames of a kind may be logged, and how many lines were left
-    /// out before.
-    fn may_log_drops(
+    /// The dropped frames of a kind, if a line about them may be logged, and how many lines were
+    /// left out before.
+    fn drops_due(
         &mut self,
-        dropped: &BTreeMap<String, u64>,
+        all: &Dropped,
+        is_such: fn(DropReason) -> bool,
         log: fn(&mut Self) -> &mut DropLog,
         now: Instant,
-    ) -> Option<LeftOut> {
-        let is_due = log(self).is_due(dropped.values().sum(), now);
-        if is_due { self.may_log(now) } else { None }
+    ) -> Option<(BTreeMap<String, u64>, Option<u64>)> {
+        let such = all.iter().filter(|(reason, _)| is_such(*reason));
+        if !log(self).is_due(such.map(|(_, frames)| frames).sum(), now) {
+            return None;
+        }
+        let LeftOut(left_out) = self.may_log(now)?;
+        Some((named(all, is_such), left_out))
     }
+}
+
+/// How many frames were dropped for each reason.
+type Dropped = [(DropReason, u64); DropReason::ALL.len()];
+
+/// Those of a kind that there are, by the names of their reasons.
+fn named(all: &Dropped, is_such: fn(DropReason) -> bool) -> BTreeMap<String, u64> {
+    let such = all.iter().filter(|(reason, frames)| *frames > 0 && is_such(*reason));
+    such.map(|(reason, frames)| (reason.name().to_owned(), *frames)).collect()
 }
 
 impl<W: World> Hosting<'_, W> {
