@@ -15,8 +15,6 @@
 //! - `figures`: draws the figures of the book.
 //! - `libraries`: the public crates build without an operating system, and their documentation
 //!   without a warning.
-//! - `semver`: no change of the public crates since an earlier revision breaks a user, unless it is
-//!   listed.
 //! - `fuzz`: runs the fuzz targets, for a minute each.
 //! - `deb`: builds the Debian package, and checks its content.
 //! - `arm64`: builds the program for Arm64 on another machine, and runs tests under emulation.
@@ -42,7 +40,6 @@ mod report;
 mod reproducible;
 mod run;
 mod rust;
-mod semver;
 mod sources;
 mod spec;
 mod tidy;
@@ -80,8 +77,6 @@ usage: cargo xtask VERB
   figures  draws the figures in docs/figures; needs Graphviz
   libraries  builds the public crates for targets without an operating system, their
          documentation without warnings, and a copy of the example by docs/libraries.md
-  semver [REVISION]: checks that no change of the public crates since that revision
-         breaks users, except those that data/semver.toml lists; needs cargo-semver-checks
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    [--arch amd64|arm64]: builds and checks the Debian packages; needs cargo-deb
   arm64  build | test | check: for Arm64, from another machine: the program, emulated
@@ -113,7 +108,6 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("book") => book::build(root),
         Some("figures") => figures::draw(root, &Tree::read(root)?),
         Some("libraries") => libraries::ci(root).and_then(|()| libraries::outside(root)),
-        Some("semver") => semver::check(root, std::env::args().nth(2).as_deref()),
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
         Some("deb") => {
             let arguments: Vec<String> = std::env::args().skip(2).collect();
