@@ -19,6 +19,8 @@ use serde::Deserialize;
 struct About {
     origin: Origin,
     from: String,
+    /// Commands that make such a host.
+    made: Option<String>,
 }
 
 /// Where the files of a fixture are from.
@@ -107,6 +109,7 @@ fn every_fixture_says_where_it_is_from() {
     for fixture in fixtures() {
         let about: About = toml::from_str(&fixture.about).expect(&fixture.name);
         assert!(!about.from.is_empty(), "{} is {:?}", fixture.name, about.origin);
+        assert!(about.made.is_none() || about.origin == Origin::Recorded, "{}", fixture.name);
     }
 }
 

@@ -10,4 +10,6 @@ mod persisted;
 mod records;
 mod reported;
 mod reverted;
+#[path = "../saved/mod.rs"]
+mod saved;
 mod watched;

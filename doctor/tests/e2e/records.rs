@@ -122,23 +122,6 @@ const WARM_UP: Duration = Duration::from_millis(1500);
 /// Of a scan: enough to fill four fifths of a table of 262144, the kernel's default for 1 GiB.
 const SCANNED: u32 = 225_000;
 
-/// A sick set-up with its load.
-pub(crate) struct Sick {
-    _loads: Vec<Load>,
-    _daemons: Vec<Traffic>,
-    pub(crate) pair: Pair,
-}
-
-/// The first set-up of a check, which is sick. None, and a line that says so, without the rights.
-pub(crate) fn sick(check: &str) -> Option<Sick> {
-    let scenarios = all();
-    let scenario = scenarios.iter().find(|scenario| scenario.check == check).expect("there is one");
-    let state = scenario.states.first().expect("it has a state");
-    let pair = (scenario.make)(check)?;
-    let daemons = state.steps.iter().flat_map(|one| step(&pair, *one)).collect();
-    Some(Sick { _loads: start(&pair, &state.load), _daemons: daemons, pair })
-}
-
 impl Scenario {
     /// Records it, and gives what its check says where that is not what the set-up is.
     fn record(&self, dir: &Path) -> Vec<String> {

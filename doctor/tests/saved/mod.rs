@@ -36,7 +36,8 @@ pub(crate) fn host(name: &str) -> Pieces {
     fixture(name).pieces
 }
 
-fn fixture(name: &str) -> Fixture {
+/// One fixture.
+pub(crate) fn fixture(name: &str) -> Fixture {
     let text = fs::read_to_string(path(name)).expect(name);
     Fixture::read(&text).unwrap_or_else(|why| panic!("{name}: {why}"))
 }
