@@ -7,7 +7,6 @@ mod gathered;
 mod knobs;
 mod narrow;
 mod persisted;
-mod records;
 mod reported;
 mod reverted;
 #[path = "../saved/mod.rs"]
