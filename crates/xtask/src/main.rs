@@ -9,8 +9,8 @@
 //!   code, lengths, words, links between documents, and outdated figures.
 //! - `words`: lowers the numbers of words that `tidy` counts.
 //! - `spec`: each rule of the wire has code and a test, each limit in the threat model matches the
-//!   code, each right of a confined process has a row in docs/confinement.md, each citation
-//!   resolves in `docs/sources.toml`, and documents state the right number of fixtures.
+//!   code, each right of a confined process has a row in docs/confinement.md, and each citation
+//!   resolves in `docs/sources.toml`.
 //! - `book`: builds the documents as a book, with the generated pages.
 //! - `figures`: draws the figures of the book.
 //! - `libraries`: the public crates build without an operating system, and their documentation
@@ -24,7 +24,6 @@ mod book;
 mod confinement;
 mod deb;
 mod figures;
-mod fixtures;
 mod fuzz;
 mod layers;
 mod libraries;
@@ -71,8 +70,7 @@ usage: cargo xtask VERB
   words  lowers the numbers in crates/xtask/data/words.toml to the uses that are left
   spec   checks that every rule in docs/spec/netif.toml has code and a test, every limit in
          docs/threat-model.md its value in the code, every right of a confined process its
-         row in docs/confinement.md, every citation its source in
-         docs/sources.toml, and that documents have the numbers of the doctor's fixtures
+         row in docs/confinement.md, and every citation its source in docs/sources.toml
   book   builds the documents as a book, in target/book; needs mdBook
   figures  draws the figures in docs/figures; needs Graphviz
   libraries  builds the public crates for targets without an operating system, their
@@ -249,7 +247,6 @@ fn spec(root: &Path) -> Result<()> {
     findings.extend(sources::check(&tree, &spec::ids(&tree)?)?);
     findings.extend(limits::check(&tree)?);
     findings.extend(confinement::check(&tree)?);
-    findings.extend(fixtures::check(&tree));
     report("spec", &findings)
 }
 
