@@ -1,9 +1,7 @@
 //! Citations: each one resolves, and each source in `docs/sources.toml` is cited.
 //!
 //! `SOURCE:PLACE` and the id of a source alone are citations anywhere; so are `XSA-155` and `RFC
-//! 1071`, of the sources `xsa-155` and `rfc-1071`, and the name of a header in Rust. Text that
-//! looks like a bare row number of a table, a letter and a number, is a finding, because it means
-//! nothing to a reader.
+//! 1071`, of the sources `xsa-155` and `rfc-1071`, and the name of a header in Rust.
 
 use std::collections::BTreeSet;
 
@@ -17,27 +15,17 @@ const SOURCES: &str = "docs/sources.toml";
 const SKIPPED: [&str; 2] = [SOURCES, "crates/xtask/src/sources.rs"];
 /// The header whose places are rules of the wire, in a file of their own.
 const HEADER: &str = "netif.h:";
-/// Letters of row numbers, each with the highest number that was used.
-const ROWS: [(char, u32); 5] = [('G', 70), ('P', 21), ('W', 17), ('L', 9), ('A', 8)];
-/// Not row numbers: a paper size, network layers, a CPU state.
-const NOT_ROWS: [&str; 7] = ["A4", "L1", "L2", "L3", "L4", "L7", "P0"];
 
-/// Every unresolved citation, uncited source, and bare row number, one line each. `rules` are the
-/// ids of the rules of the wire.
+/// Every unresolved citation and uncited source, one line each. `rules` are the ids of the rules of
+/// the wire.
 pub(crate) fn check(tree: &Tree, rules: &[String]) -> Result<Vec<String>> {
     let sources = tree.file(SOURCES).with_context(|| format!("{SOURCES} is missing"))?;
     let sources = Sources::parse(&sources.text).with_context(|| format!("reading {SOURCES}"))?;
     let mut findings = unsound(&sources);
     let mut cited = BTreeSet::new();
     for file in tree.files.iter().filter(|file| !SKIPPED.contains(&file.path.as_str())) {
-        // Evidence of hosts may contain anything.
-        let is_read = file.is_written();
         for line in file.lines() {
-            let wrong = wrong_citations(&sources, rules, file, line.text, &mut cited);
-            let rows = bare_rows(line.text).filter(|_| is_read);
-            let rows =
-                rows.map(|row| format!("`{row}` looks like a row: cite a place of a source"));
-            for what in wrong.into_iter().chain(rows) {
+            for what in wrong_citations(&sources, rules, file, line.text, &mut cited) {
                 findings.push(format!("{}:{}: {what}", file.path, line.number));
             }
         }
@@ -162,37 +150,6 @@ fn tokens(line: &str) -> impl Iterator<Item = &str> {
     words.map(|word| word.trim_matches(['.', ':', '-'])).filter(|word| !word.is_empty())
 }
 
-/// Text that looks like a row number: a letter and a number that were used as one, or any letter
-/// and number after the word `row`.
-fn bare_rows(line: &str) -> impl Iterator<Item = &str> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    let mut before = "";
-    let words = line.split(move |c: char| !is_part(c)).filter(|word| !word.is_empty());
-    words.filter(move |word| {
-        let after = std::mem::replace(&mut before, word);
-        // A part of a name: `-P1`, `.P1`, `#G3`, `/W2`.
-        let at = word.as_ptr().addr() - line.as_ptr().addr();
-        let is_joined = line[..at].ends_with(['.', '#', '/', '-']);
-        !is_joined && is_row(word, after)
-    })
-}
-
-fn is_row(word: &str, after: &str) -> bool {
-    let mut characters = word.chars();
-    let Some(letter) = characters.next().filter(char::is_ascii_alphabetic) else { return false };
-    let digits = characters.as_str();
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let Some(number) = digits.parse::<u32>().ok().filter(|_| is_number) else { return false };
-    if matches!(after, "row" | "rows" | "Row" | "Rows") {
-        return letter.is_ascii_uppercase();
-    }
-    if after == "netif" {
-        return letter.is_ascii_lowercase();
-    }
-    let known = ROWS.iter().any(|(row, last)| *row == letter && (1..=*last).contains(&number));
-    known && !digits.starts_with('0') && !NOT_ROWS.contains(&word)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,28 +216,5 @@ mod tests {
         assert_eq!(findings(&empty, "a.rs", ALL).len(), 1);
         let lost = FILE.replace("guide:here", "gide:here");
         assert!(findings(&lost, "a.rs", ALL).iter().any(|one| one.contains("no such source")));
-    }
-
-    #[test]
-    fn bare_row_numbers_are_found_and_similar_text_is_not() {
-        let row = |letter: char, number: u32| format!("{letter}{number}");
-        let (g, w, s) = (row('G', 33), row('W', 7), row('S', 3));
-        for bare in [
-            format!("about 16 % ({g}), much less"),
-            format!("rows = [\"{g}\", \"{w}\"]"),
-            format!("(row {s})"),
-            format!("Row {}'s own figures", row('A', 6)),
-            format!("netif {}: slots", row('b', 2)),
-            format!("{w}\u{2019}s \u{2014} {w}"),
-        ] {
-            assert!(bare_rows(&bare).next().is_some(), "{bare}");
-        }
-        for fine in [
-            "D06 and D18, P0, S0, S3, A4, an L2 switch, L4 hash, L7",
-            "E5-2680, X5650, -P4, --P1, v.G3, #G7, /dev/P1, G100, P99, W2k, W03, G71, I5",
-            "a row 3, rows of 4, netif 2, vif1, q4, Q1",
-        ] {
-            assert_eq!(bare_rows(fine).collect::<Vec<_>>(), Vec::<&str>::new(), "{fine}");
-        }
     }
 }
