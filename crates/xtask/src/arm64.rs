@@ -110,7 +110,7 @@ pub(crate) fn emulated(program: &Path) -> Command {
 
 /// Why programs for Arm64 cannot be run here, if they cannot.
 pub(crate) fn why_not_run() -> Option<String> {
-    if !runs(EMULATOR) {
+    if !run::has_program(EMULATOR) {
         return Some(format!("{EMULATOR} is missing (scripts/install-packages arm64)"));
     }
     None
@@ -123,7 +123,7 @@ pub(crate) fn why_not_built(root: &Path) -> Result<Option<String>> {
             "this machine is an Arm64 one: use `make build` and `make test`",
         )));
     }
-    if !runs(COMPILER) {
+    if !run::has_program(COMPILER) {
         return Ok(Some(format!("{COMPILER} is missing (scripts/install-packages arm64)")));
     }
     if !run::has_library_for(root, TARGET)? {
@@ -204,10 +204,4 @@ pub(crate) fn environment() -> [(&'static str, OsString); 4] {
         ("CC", COMPILER.into()),
         ("CC_RUNNER", runner.into()),
     ]
-}
-
-fn runs(program: &str) -> bool {
-    let mut command = Command::new(program);
-    let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
 }

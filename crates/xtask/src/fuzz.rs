@@ -7,15 +7,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::report::skip;
-use crate::run::{self, is_missing, this_cargo};
+use crate::run::{self, has_program, is_missing, this_cargo};
 
 /// The workspace of the targets.
 const FOLDER: &str = "fuzz";
@@ -48,7 +46,7 @@ pub(crate) fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     if is_missing(root, "fuzz") {
         return skip("fuzz", "cargo fuzz is not installed (cargo install cargo-fuzz --locked)");
     }
-    if !has_compiler() {
+    if !has_program("c++") {
         return skip("fuzz", "libFuzzer needs a C++ compiler (apt-get install g++)");
     }
     println!("cargo fuzz build");
@@ -56,34 +54,13 @@ pub(crate) fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     ensure!(built.success(), "cargo fuzz build failed");
     let chosen: Vec<String> =
         targets.into_iter().filter(|name| wanted.is_empty() || wanted.contains(name)).collect();
-    run_each(&chosen, |target| run_one(root, target, seconds))
-}
-
-/// Runs targets on all CPUs. After a failure no further one begins.
-fn run_each(targets: &[String], run: impl Fn(&str) -> Result<()> + Sync) -> Result<()> {
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let queue = Mutex::new(targets.iter());
-    let next = || queue.lock().ok().and_then(|mut targets| targets.next());
-    thread::scope(|scope| {
-        let worker = || {
-            while let Some(target) = next() {
-                if let Err(error) = run(target) {
-                    while next().is_some() {}
-                    return Err(error);
-                }
-            }
-            Ok(())
-        };
-        let workers: Vec<_> = (0..cpus).map(|_| scope.spawn(worker)).collect();
-        let ends = workers.into_iter().map(|worker| worker.join().expect("no worker panics"));
-        ends.fold(Ok(()), Result::and)
-    })
+    run::on_all_cpus(&chosen, |target| run_one(root, target, seconds)).map(drop)
 }
 
 /// Checks that the targets still compile: they are a workspace of their own, which no other build
 /// includes.
 pub(crate) fn check(root: &Path) -> Result<()> {
-    if !has_compiler() {
+    if !has_program("c++") {
         return skip("fuzz", "libFuzzer needs a C++ compiler (apt-get install g++)");
     }
     run::run(root, &["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--bins"])
@@ -94,12 +71,6 @@ fn targets(root: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let manifest: Manifest = toml::from_str(&text).context("reading the fuzz targets")?;
     Ok(manifest.bin.into_iter().map(|target| target.name).collect())
-}
-
-fn has_compiler() -> bool {
-    let mut command = Command::new("c++");
-    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
 }
 
 /// Where the corpus of a target is packed.
@@ -161,24 +132,6 @@ mod tests {
         let log = "#4\tDONE\nstat::number_of_executed_units: 1234\nstat::average_exec_per_sec: 5\n";
         assert_eq!(inputs(log), Some("1234"));
         assert_eq!(inputs(""), None);
-    }
-
-    #[test]
-    fn each_target_runs_once_and_a_failure_is_reported() {
-        let targets: Vec<String> = (0..20).map(|number| number.to_string()).collect();
-        let seen = Mutex::new(Vec::new());
-        let run = |target: &str| {
-            seen.lock().expect("no panic").push(target.to_owned());
-            Ok(())
-        };
-        run_each(&targets, run).expect("none fails");
-        let mut seen = seen.into_inner().expect("no panic");
-        seen.sort_by_key(|target| target.parse::<u32>().ok());
-        assert_eq!(seen, targets);
-
-        let failed =
-            run_each(&targets, |target| if target == "7" { bail!("seven") } else { Ok(()) });
-        assert_eq!(failed.expect_err("one fails").to_string(), "seven");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::report;
 use crate::tree::Tree;
+use crate::{report, run};
 
 const MEASURED: &str = "docs/measured/";
 /// How the names of columns begin that are calculated, not measured.
@@ -47,7 +47,7 @@ pub(crate) fn page(root: &Path, folder: &Path) -> Result<String> {
         "# Plots\n\nMedians, with the smallest and the largest value of all runs. [What was \
          measured](../measured.md) has the commands, the commits and the host.\n",
     );
-    if !has_gnuplot() {
+    if !run::has_program("gnuplot") {
         report::skip("plots", "gnuplot is not installed (scripts/install-packages docs)")?;
         page.push_str("\nThis book was built without gnuplot.\n");
         return Ok(page);
@@ -71,12 +71,6 @@ pub(crate) fn page(root: &Path, folder: &Path) -> Result<String> {
         }
     }
     Ok(page)
-}
-
-fn has_gnuplot() -> bool {
-    let mut command = Command::new("gnuplot");
-    let status = command.arg("--version").stdout(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
 }
 
 fn draw(script: &str) -> Result<()> {

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -101,11 +100,19 @@ pub(crate) fn run(root: &Path, part: Part, which: Which) -> Result<Ran> {
         // First, so that no CPU is idle at the end.
         groups.insert(0, &longest);
     }
-    let mut ran = run_beside_each_other(&groups, which)?;
+    let of_groups = run::on_all_cpus(&groups, |group| run_one_by_one(group, which))?;
+    let mut ran = Ran::default();
+    of_groups.into_iter().for_each(|of_group| ran.add(of_group));
     if which == Which::Nightly {
-        for program in &longest {
-            ran.add(run_program(program, which)?);
-        }
+        ran.add(run_one_by_one(&longest, which)?);
+    }
+    Ok(ran)
+}
+
+fn run_one_by_one(programs: &[Program], which: Which) -> Result<Ran> {
+    let mut ran = Ran::default();
+    for program in programs {
+        ran.add(run_program(program, which)?);
     }
     Ok(ran)
 }
@@ -154,31 +161,6 @@ fn program(message: Message, names: &HashMap<PathBuf, String>) -> Option<Program
     };
     let folder = manifest.parent()?.to_owned();
     Some(Program { name, package, target, path, folder })
-}
-
-/// Runs as many groups at once as there are CPUs, in this order; the programs of a group one after
-/// the other.
-fn run_beside_each_other(groups: &[&[Program]], which: Which) -> Result<Ran> {
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let queue = Mutex::new(groups.iter());
-    let next = || queue.lock().ok().and_then(|mut groups| groups.next());
-    thread::scope(|scope| {
-        let worker = || -> Result<Ran> {
-            let mut ran = Ran::default();
-            while let Some(group) = next() {
-                for program in *group {
-                    ran.add(run_program(program, which)?);
-                }
-            }
-            Ok(ran)
-        };
-        let workers: Vec<_> = (0..cpus).map(|_| scope.spawn(worker)).collect();
-        let mut all = Ran::default();
-        for worker in workers {
-            all.add(worker.join().expect("no worker panics")?);
-        }
-        Ok(all)
-    })
 }
 
 /// What the harness prints for each event, with `--format json`.

@@ -4,6 +4,8 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -211,6 +213,42 @@ pub(crate) fn is_missing(root: &Path, tool: &str) -> bool {
     !status.is_ok_and(|status| status.success())
 }
 
+/// Whether a program starts here.
+pub(crate) fn has_program(name: &str) -> bool {
+    let mut command = Command::new(name);
+    let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Does something for each, in this order and as many at once as there are CPUs. After a failure no
+/// further one begins.
+pub(crate) fn on_all_cpus<T: Sync, R: Send>(
+    all: &[T],
+    each: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let queue = Mutex::new(all.iter());
+    let next = || queue.lock().ok().and_then(|mut all| all.next());
+    thread::scope(|scope| {
+        let worker = || {
+            let mut done = Vec::new();
+            while let Some(one) = next() {
+                match each(one) {
+                    Ok(result) => done.push(result),
+                    Err(error) => {
+                        while next().is_some() {}
+                        return Err(error);
+                    }
+                }
+            }
+            Ok(done)
+        };
+        let workers: Vec<_> = (0..cpus).map(|_| scope.spawn(worker)).collect();
+        let ends = workers.into_iter().map(|worker| worker.join().expect("no worker panics"));
+        Ok(ends.collect::<Result<Vec<Vec<R>>>>()?.into_iter().flatten().collect())
+    })
+}
+
 /// Whether the compiler has a standard library for a target.
 pub(crate) fn has_library_for(root: &Path, target: &str) -> Result<bool> {
     let mut command = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
@@ -235,4 +273,19 @@ fn cargo(root: &Path, arguments: &[&str]) -> Command {
 /// The cargo that runs this program, or the one in the path.
 pub(crate) fn this_cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_done_once_and_a_failure_is_reported() {
+        let all: Vec<u32> = (0..20).collect();
+        let mut done = on_all_cpus(&all, |one| Ok(*one)).expect("none fails");
+        done.sort_unstable();
+        assert_eq!(done, all);
+        let failed = on_all_cpus(&all, |one| if *one == 7 { bail!("seven") } else { Ok(()) });
+        assert_eq!(failed.expect_err("one fails").to_string(), "seven");
+    }
 }
