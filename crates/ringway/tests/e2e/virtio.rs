@@ -1,22 +1,17 @@
-//! The test's own guests behind vhost-user sockets, and malicious front-ends.
+//! The test's own guests behind vhost-user sockets, and what its front-ends of other files share.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::host::{Host, Running, SOON, describe};
 use ringway_e2e::machine::EchoConnection;
 use ringway_e2e::virtio_guest::{Maker, description, guest_with, kill_backend, wait_for_queues};
 use ringway_sys::poll::wait_readable;
-use ringway_vhost::frontend::{Negotiated, Preferences};
-use ringway_vhost::{Addresses, Area, Region, RegionKey, Request};
-use ringway_vhost_shell::{Connection, Driver, Endpoint, FrontendEnd, Mode, Note, Parts, Received};
-use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
+use ringway_vhost::{Addresses, RegionKey, Request};
+use ringway_vhost_shell::{Connection, Received};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
 
 use crate::panics::panic_over;
 use crate::vhost::{OPTIONS, PING_MS, Pings};
@@ -292,39 +287,8 @@ fn a_virtio_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
     EchoConnection::start(&host, "a").expect_progress(&host, "after its release");
 }
 
-/// A front-end whose memory is not sealed, and whose rings are empty.
-struct Unsealed {
-    memory: OwnedFd,
-    kicks: Vec<OwnedFd>,
-    /// The descriptor of its calls; none if it polls.
-    calls: Vec<OwnedFd>,
-}
-
-impl Unsealed {
-    fn new(calls: Vec<OwnedFd>) -> Unsealed {
-        let memory = memfd_create("unsealed", MemfdFlags::CLOEXEC).expect("a file");
-        ftruncate(&memory, LEN).expect("memory");
-        Unsealed { memory, kicks: Vec::new(), calls }
-    }
-
-    /// Its session over a socket, once it is up.
-    fn connect(&mut self, socket: &Path) -> FrontendEnd {
-        let endpoint = Endpoint::new(socket, Mode::Client, Instant::now()).expect("a place");
-        let mut end = FrontendEnd::new(endpoint);
-        wait_for("the session", SOON, || {
-            end.turn(self, Instant::now()).expect("the place is there");
-            end.is_up().then_some(())
-        });
-        end
-    }
-}
-
 pub(crate) fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor")
-}
-
-fn clone(fd: &OwnedFd) -> OwnedFd {
-    fd.try_clone().expect("a descriptor")
 }
 
 /// What a front-end sends about one of its rings.
@@ -348,121 +312,10 @@ pub(crate) const START: u64 = 1 << 32;
 pub(crate) const KEY: RegionKey =
     RegionKey { guest_address: START, size: LEN, user_address: START, file_offset: 0 };
 
-impl Driver for Unsealed {
-    fn preferences(&self) -> Preferences {
-        Preferences { features: Features::of(&[VIRTIO_F_VERSION_1]), protocol: 0, pairs: 1 }
-    }
-
-    fn make(&mut self, _: Negotiated) -> Result<Parts, String> {
-        let regions = vec![Region { key: KEY, file: clone(&self.memory) }];
-        let mut requests = Vec::new();
-        for ring in 0..2_u16 {
-            let bell = event();
-            let call = self.calls.get(usize::from(ring)).map(clone);
-            requests.extend(ring_requests(ring, call, clone(&bell)));
-            requests.push(Request::SetVringEnable { ring, is_enabled: true });
-            self.kicks.push(bell);
-        }
-        Ok(Parts { regions, requests })
-    }
-
-    fn take_area(&mut self, _: Area) -> Result<Vec<Request>, String> {
-        Ok(Vec::new())
-    }
-
-    fn carrier_up(&mut self) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn carrier_down(&mut self) {}
-
-    fn note(&mut self, _: Note<'_>) {}
-}
-
-fn wait_for_state(host: &Host, name: &str, state: &str) {
-    host.wait(&format!("{name} to be {state}"), SOON, |host| {
-        host.vif(name).filter(|vif| vif.state == state)
-    });
-}
-
 pub(crate) fn wait_for_error(host: &Host, name: &str, text: &str) {
     host.wait(&format!("{name} to say {text:?}"), SOON, |host| {
         host.vif(name)?.error.filter(|error| error.contains(text))
     });
-}
-
-#[test]
-fn protocol_violations_of_a_front_end_cost_no_other_vif() {
-    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let dir = place.path();
-    let vhosts = [("vm1", "server"), ("cut", "server"), ("half", "server"), ("files", "server")];
-    let host = Host::start(&description(dir, &vhosts));
-    let backend = host.pid_of("backend");
-    let _guest = guest(dir, "vm1", Maker::Backend);
-    wait_for_queues(&host, 4);
-    let echo = EchoConnection::start(&host, "a");
-    echo.expect_progress(&host, "before anything else");
-
-    // Half a header, and silence.
-    let mut half = UnixStream::connect(dir.join("half")).expect("it listens");
-    half.write_all(&[1, 0, 0, 0, 1, 0]).expect("written");
-    wait_for_state(&host, "half", "Initialising");
-    echo.expect_progress(&host, "beside half a message");
-
-    // A table of two regions without descriptors.
-    let mut files = UnixStream::connect(dir.join("files")).expect("it listens");
-    let mut table = vec![5, 0, 0, 0, 1, 0, 0, 0, 72, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
-    table.extend([1; 64]);
-    files.write_all(&table).expect("written");
-    wait_for_error(&host, "files", "SET_MEM_TABLE");
-    echo.expect_progress(&host, "beside a table without files");
-
-    // Memory that goes away while the rings run.
-    let mut cutter = Unsealed::new(Vec::new());
-    let _session = cutter.connect(&dir.join("cut"));
-    wait_for_state(&host, "cut", "Connected");
-    let shown = host.text(&["vif", "show", "cut"]);
-    assert!(shown.contains("1 MiB, not sealed"), "{shown}");
-    ftruncate(&cutter.memory, 0).expect("cut");
-    for kick in &cutter.kicks {
-        rustix::io::write(kick, &1_u64.to_ne_bytes()).expect("a descriptor");
-    }
-    wait_for_error(&host, "cut", "was truncated while it was in use");
-    echo.expect_progress(&host, "beside memory that was cut");
-    assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
-    let dropped = host.vif("vm1").expect("it is there").queues;
-    assert!(dropped.iter().all(|queue| queue.dropped.is_empty()), "{dropped:?}");
-}
-
-#[test]
-fn a_front_end_with_blocking_calls_stops_no_worker() {
-    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let dir = place.path();
-    let host = Host::start(&description(dir, &[("vm1", "server"), ("full", "server")]));
-    let backend = host.pid_of("backend");
-    let _guest = guest(dir, "vm1", Maker::Backend);
-    wait_for_queues(&host, 4);
-    let echo = EchoConnection::start(&host, "a");
-    let mut front_end = Unsealed::new(vec![event(), event()]);
-    let _session = front_end.connect(&dir.join("full"));
-    wait_for_state(&host, "full", "Connected");
-    // On ring 1 it transmits a buffer of 100 bytes, and wants a call after it.
-    let call = &front_end.calls[1];
-    fcntl_setfl(call, fcntl_getfl(call).expect("flags") - OFlags::NONBLOCK).expect("it is ours");
-    rustix::io::read(call, &mut [0; 8]).expect("it was called when it was taken over");
-    rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
-    let write = |bytes: &[u8], offset: u64| {
-        rustix::io::pwrite(&front_end.memory, bytes, 0x10000 + offset).expect("it is memory");
-    };
-    write(&(START + 0x30000).to_le_bytes(), 0);
-    write(&100_u32.to_le_bytes(), 8);
-    write(&1_u16.to_le_bytes(), 0x4002);
-    rustix::io::write(&front_end.kicks[1], &1_u64.to_ne_bytes()).expect("a descriptor");
-    wait_for_error(&host, "full", "filled the counter of a call");
-    echo.expect_progress(&host, "beside calls that block");
-    assert_eq!(host.pid_of("backend"), backend, "{}", host.log());
 }
 
 /// Waits until the back-end replies.
