@@ -1,5 +1,4 @@
-//! The figures of the book: drawn from text files, and stored beside them. Graphviz draws `.dot`;
-//! a `.txt` is recorded output of a terminal, whose lines are shown as they are.
+//! The figures of the book: drawn by Graphviz, and stored beside their texts.
 //!
 //! Versions of Graphviz draw differently, so each figure contains a checksum of its source text.
 //! This way, outdated figures are found without Graphviz.
@@ -13,20 +12,14 @@ use anyhow::{Context as _, Result, ensure};
 use crate::tree::{SourceFile, Tree};
 
 const FOLDER: &str = "docs/figures/";
-/// Ends the name of a graph's text.
+/// Ends the name of a figure's text.
 const GRAPH: &str = ".dot";
-/// Ends the name of a terminal's recorded output.
-const OUTPUT: &str = ".txt";
 
 /// Draws every figure.
 pub(crate) fn draw(root: &Path, tree: &Tree) -> Result<()> {
     for source in sources(tree) {
-        let drawn = match source.path.ends_with(GRAPH) {
-            true => graph(&root.join(&source.path))?,
-            false => terminal(&source.text),
-        };
         let path = figure(source);
-        let text = format!("{}{}\n", drawn, mark(source));
+        let text = format!("{}{}\n", graph(&root.join(&source.path))?, mark(source));
         fs::write(root.join(&path), text).with_context(|| format!("writing {path}"))?;
         println!("{path}");
     }
@@ -41,30 +34,6 @@ fn graph(source: &Path) -> Result<String> {
     String::from_utf8(output.stdout).context("reading the output of dot")
 }
 
-/// A window with these lines. Lengths are in pixels: a cell of the font is 8 wide and 19 high.
-fn terminal(text: &str) -> String {
-    let columns = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
-    let (width, height) = (8 * columns + 32, 19 * text.lines().count() + 30);
-    let mut drawn = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         width=\"{width}\" height=\"{height}\">\n\
-         <rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#1d2128\"/>\n\
-         <g font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"13.3\" \
-         fill=\"#d8dee6\">\n"
-    );
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim_end();
-        let y = 19 * index + 29;
-        let length = 8 * line.chars().count();
-        let escaped = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        // Browsers merge spaces, but not these.
-        let escaped = escaped.replace(' ', "\u{a0}");
-        // The length keeps columns aligned with any font.
-        drawn += &format!("<text x=\"16\" y=\"{y}\" textLength=\"{length}\">{escaped}</text>\n");
-    }
-    drawn + "</g>\n</svg>\n"
-}
-
 /// Figures that are missing or outdated, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
     let is_drawn = |source: &&SourceFile| {
@@ -77,14 +46,13 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
 }
 
 fn sources(tree: &Tree) -> impl Iterator<Item = &SourceFile> {
-    let is_source = |file: &&SourceFile| {
-        file.path.starts_with(FOLDER) && [GRAPH, OUTPUT].iter().any(|end| file.path.ends_with(end))
-    };
+    let is_source =
+        |file: &&SourceFile| file.path.starts_with(FOLDER) && file.path.ends_with(GRAPH);
     tree.files.iter().filter(is_source)
 }
 
 fn figure(source: &SourceFile) -> String {
-    format!("{}.svg", source.path.trim_end_matches(GRAPH).trim_end_matches(OUTPUT))
+    format!("{}.svg", source.path.trim_end_matches(GRAPH))
 }
 
 /// The checksum line in a figure.
@@ -112,14 +80,6 @@ mod tests {
         assert_eq!(findings(vec![file("docs/figures/a.dot", "digraph {}"), figure(&drawn)]), 0);
         assert_eq!(findings(vec![file("docs/figures/a.dot", "digraph { b }"), figure(&drawn)]), 1);
         assert_eq!(findings(vec![source]), 1);
-    }
-
-    #[test]
-    fn lines_of_output_are_shown_as_they_are() {
-        let drawn = terminal("VIF  >TX\nvif1.0 a&b\n");
-        assert!(drawn.contains("width=\"112\" height=\"68\""), "{drawn}");
-        assert!(drawn.contains("textLength=\"64\">VIF\u{a0}\u{a0}&gt;TX</text>"), "{drawn}");
-        assert!(drawn.contains("y=\"48\" textLength=\"80\">vif1.0\u{a0}a&amp;b</text>"), "{drawn}");
     }
 
     #[test]
