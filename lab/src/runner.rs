@@ -306,16 +306,21 @@ impl Bench<'_> {
             run.notes.push(format!("queues of the relay that delays dropped {frames} frames"));
         }
         if blueprint.kind == TopologyKind::RouterBypass && !run.queues.is_empty() {
-            // Its queues carry no streams, so they say nothing about them.
-            let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();
-            let note = if crossed < BYPASS_BYTES_MAX { AROUND_ROUTER } else { CROSSED_ROUTER };
-            run.notes.push(note.to_owned());
+            note_bypass(&mut run);
         }
         evaluate(&mut run, &made.counted, topology.pairs().len());
         let carrier = Carrier::of(&blueprint, is_receiving);
         run.notes.extend(queues::unexpected(&run, &made.counted, carrier));
         Ok(run)
     }
+}
+
+/// Notes whether streams went around the router. Its queues carry none of them, so they say nothing
+/// about these.
+fn note_bypass(run: &mut Run) {
+    let crossed: u64 = run.queues.drain(..).map(|queue| queue.rx_bytes).sum();
+    let note = if crossed < BYPASS_BYTES_MAX { AROUND_ROUTER } else { CROSSED_ROUTER };
+    run.notes.push(note.to_owned());
 }
 
 /// The record of a run, without values that are derived from others.

@@ -500,6 +500,18 @@ fn apart(data: &Data, queues: usize) -> String {
 }
 
 impl Solved {
+    /// The capacity of a queue, or what it is at least and what to measure to know it.
+    fn queue(&self, known: Estimate, base: &Point) -> (Estimate, Option<String>) {
+        let (bps, run) = match self.capacity {
+            Capacity::Known => return (known, None),
+            Capacity::FillsShared => {
+                (self.best.shared_bps, "fewer flows, or with a faster line or more CPUs")
+            }
+            Capacity::InWindows => (base.bps, "more flows, or with larger windows"),
+        };
+        (Estimate::range(bps, f64::INFINITY), Some(format!("1 queue with {run}")))
+    }
+
     fn named(
         &self,
         shifted: &[(String, Parameters)],
@@ -514,15 +526,7 @@ impl Solved {
             Estimate { value: Some(value), low: (value - half).max(0.0), high: value + half }
         };
         let range = Estimate::range;
-        let above =
-            |bps, run: &str| (range(bps, f64::INFINITY), Some(format!("1 queue with {run}")));
-        let queue = match self.capacity {
-            Capacity::Known => (spread(|it| it.queue_bps), None),
-            Capacity::FillsShared => {
-                above(self.best.shared_bps, "fewer flows, or with a faster line or more CPUs")
-            }
-            Capacity::InWindows => above(base.bps, "more flows, or with larger windows"),
-        };
+        let queue = self.queue(spread(|it| it.queue_bps), base);
         let apart = |queues| apart(data, queues);
         let (serial, pairwise) = match self.numbers {
             0 => {

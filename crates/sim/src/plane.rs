@@ -249,8 +249,17 @@ impl DataPlane {
         }
         let waits = described(waited, self.now);
         self.journal.note(|| format!("engine {number} runs a round, then waits {waits}"));
-        let left = workers.budget.bytes_left();
-        if left < BUDGET_LOW {
+        self.mark_what_is_full();
+        for (owner, down) in failed {
+            self.blame(owner, &down);
+            owner.into_iter().for_each(|owner| self.disturb_owner(owner));
+        }
+        Ok(true)
+    }
+
+    fn mark_what_is_full(&mut self) {
+        let Some(workers) = &self.workers else { return };
+        if workers.budget.bytes_left() < BUDGET_LOW {
             self.marks.hit(Mark::NoBuffer);
         }
         if workers.workers.iter().any(|worker| worker.inbox.len() >= INBOX_HIGH) {
@@ -259,11 +268,6 @@ impl DataPlane {
         if self.devices.iter().any(Device::take_fullness) {
             self.marks.hit(Mark::DeviceFull);
         }
-        for (owner, down) in failed {
-            self.blame(owner, &down);
-            owner.into_iter().for_each(|owner| self.disturb_owner(owner));
-        }
-        Ok(true)
     }
 
     fn run_guest(&mut self, guest: usize) -> Checked {

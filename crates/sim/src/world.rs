@@ -349,28 +349,7 @@ impl World {
     /// Starts a backend's process. It takes over the vifs of a killed one.
     pub(crate) fn start_backend(&mut self) -> Checked {
         if let Some(backend) = self.backend.take() {
-            self.plane.journal.note(|| "the backend starts again".to_owned());
-            // That a guest must reconnect once it has connected was known to that process alone.
-            let vifs = self.plane.guests.iter().map(|guest| vif_of(guest.domid));
-            self.settings.may_keep_queues(vifs.filter(|vif| !backend.is_connected(*vif)));
-            self.expect_new_devices();
-            self.plugger.begin_again(&mut self.plane.choices);
-            for guest in &mut self.plane.guests {
-                guest.is_disturbed = true;
-                guest.forget_unnoted(&self.notes);
-            }
-            self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
-            if self.scenario.canary == Some(Canary::LostNotes) {
-                self.notes = KeptNotes::default();
-            }
-            if self.scenario.canary == Some(Canary::LostFlowKey) {
-                let choices = &mut self.plane.choices;
-                self.scenario.flow_key = FlowKey::new([choices.number(), choices.number()]);
-            }
-            // The counters have ended with the process.
-            self.plane.dropped_before = 0;
-            self.plane.ledger.settle();
-            self.settings.forget_budgets();
+            self.succeed(&backend);
         }
         let (ledger, canary) = (&self.plane.ledger, self.scenario.canary);
         let devices = self.plane.devices.iter().enumerate();
@@ -408,6 +387,32 @@ impl World {
                 Err(_) => self.plane.flaw.take().map_or(Ok(()), Err)?,
             }
         }
+    }
+
+    /// Forgets what has ended with a killed process, whose successor starts.
+    fn succeed(&mut self, killed: &Process) {
+        self.plane.journal.note(|| "the backend starts again".to_owned());
+        // That a guest must reconnect once it has connected was known to that process alone.
+        let vifs = self.plane.guests.iter().map(|guest| vif_of(guest.domid));
+        self.settings.may_keep_queues(vifs.filter(|vif| !killed.is_connected(*vif)));
+        self.expect_new_devices();
+        self.plugger.begin_again(&mut self.plane.choices);
+        for guest in &mut self.plane.guests {
+            guest.is_disturbed = true;
+            guest.forget_unnoted(&self.notes);
+        }
+        self.plane.devices.iter().for_each(|device| device.set_disturbed(true));
+        if self.scenario.canary == Some(Canary::LostNotes) {
+            self.notes = KeptNotes::default();
+        }
+        if self.scenario.canary == Some(Canary::LostFlowKey) {
+            let choices = &mut self.plane.choices;
+            self.scenario.flow_key = FlowKey::new([choices.number(), choices.number()]);
+        }
+        // The counters have ended with the process.
+        self.plane.dropped_before = 0;
+        self.plane.ledger.settle();
+        self.settings.forget_budgets();
     }
 
     /// Attaches the switch's uplink.

@@ -137,27 +137,13 @@ impl Chart {
         for (index, &subject) in study.baselines.iter().enumerate() {
             let style = Style::of_baseline(index);
             let title = subject.title();
-            let has = |axis: &String| study.baseline_axes.contains(axis);
-            if figure.kind != FigureKind::Lines && !has(&figure.x) {
+            if figure.kind != FigureKind::Lines && !study.baseline_axes.contains(&figure.x) {
                 // It does not depend on the axis, so it gets a place of its own.
                 let cell = study.projected(&figure.filter, subject);
                 self.push_apart(title, style, point(subject, &cell));
                 continue;
             }
-            // A line for each value would double the figure, so the first value represents the
-            // baseline.
-            let value = figure
-                .lines
-                .as_ref()
-                .filter(|axis| has(axis))
-                .and_then(|axis| Some((axis, axis_values(study, axis).into_iter().next()?)));
-            let (name, cell) = match value {
-                Some((axis, value)) => (
-                    format!("{title}, {}", series_name(axis, &value)),
-                    figure.filter.with(axis, value),
-                ),
-                None => (title.to_owned(), figure.filter.clone()),
-            };
+            let (name, cell) = baseline(study, figure, title);
             let points = along(subject, &cell);
             self.series.push(Series { name, style, is_in_legend: true, points });
         }
@@ -309,6 +295,19 @@ impl Point {
     /// `None` without values.
     pub(super) fn of(values: Vec<f64>) -> Option<Point> {
         Some(Point { summary: Summary::of(&values)?, values, predicted: None })
+    }
+}
+
+/// The name of a baseline's line, and its cell. A line for each value of the other axis would
+/// double the figure, so the first value represents the baseline.
+fn baseline(study: &Study, figure: &Figure, title: &str) -> (String, Cell) {
+    let axis = figure.lines.as_ref().filter(|axis| study.baseline_axes.contains(axis));
+    let value = axis.and_then(|axis| Some((axis, axis_values(study, axis).into_iter().next()?)));
+    match value {
+        Some((axis, value)) => {
+            (format!("{title}, {}", series_name(axis, &value)), figure.filter.with(axis, value))
+        }
+        None => (title.to_owned(), figure.filter.clone()),
     }
 }
 

@@ -126,41 +126,21 @@ fn brought_by(
         );
         return (cause, advice, Some(text.quote(1)));
     }
-    let see = "grep -E 'CPU|eth|en|vif|virtio' /proc/interrupts";
-    let known = facts.irqs.ok();
-    let span = known.map(|known| &known.span);
-    let irqs = known.map(NetIrqs::all).unwrap_or_default();
-    let column = span.and_then(|span| span.after.cpus.iter().position(|one| *one == cpu));
-    let on_it = |irq: &&NetIrq<'_>| column.and_then(|at| irq.counts.get(at)).copied().unwrap_or(0);
-    if let (Some(span), Some(most)) = (span, irqs.iter().max_by_key(on_it)) {
-        let rate = float(on_it(&most)) / span.seconds;
-        if rate >= IRQS_MIN {
-            let cause = format!(
-                "{rate} interrupts/s of {card} arrive on it: its card has one queue, or this CPU \
-                 serves all of them.",
-                rate = format_args!("{rate:.0}"),
-                card = most.of.device
-            );
-            let advice = Advice::by_hand(
-                "If the card has several lines, D03 spreads them; if it has one, use more queues \
-                 (D14).",
-                &[see],
-            );
-            return (cause, advice, Some(span.text.quote(most.row.line)));
-        }
+    if let Some(by_interrupts) = interrupted(facts, cpu) {
+        return by_interrupts;
     }
     let is_single = |nic: &&String| facts.nics.rx_queues(nic) == 1 && is_own(facts, nic);
     let single = busy.as_ref().and_then(|busy| busy.iter().find(is_single));
     if let Some(nic) = single {
         let cause = format!("{nic} receives with one queue, which one CPU serves.");
-        let advice = Advice::by_hand("Use more queues, if it has them (D14).", &[see]);
+        let advice = Advice::by_hand("Use more queues, if it has them (D14).", &[SEE]);
         return (cause, advice, None);
     }
-    if span.is_none() || busy.is_none() {
+    if facts.irqs.ok().is_none() || busy.is_none() {
         let cause = "The source of this work is not visible: a card with one queue, a card whose \
                      queues this CPU serves alone, or programs of this host that send through \
                      virtual interfaces.";
-        let advice = Advice::by_hand("Find out whose interrupts these are: D03, D14.", &[see]);
+        let advice = Advice::by_hand("Find out whose interrupts these are: D03, D14.", &[SEE]);
         return (cause.to_owned(), advice, None);
     }
     let cause = "No interrupt of a card arrives on it, and no card with one queue receives much. \
@@ -173,6 +153,32 @@ fn brought_by(
         &["cat /proc/softirqs"],
     );
     (cause.to_owned(), advice, None)
+}
+
+/// Shows which interrupts each CPU has.
+const SEE: &str = "grep -E 'CPU|eth|en|vif|virtio' /proc/interrupts";
+
+/// What to do about the card whose interrupts arrive on a CPU, if many do.
+fn interrupted(facts: &Facts, cpu: usize) -> Option<(String, Advice, Option<Quote>)> {
+    let known = facts.irqs.ok()?;
+    let (span, irqs) = (&known.span, known.all());
+    let column = span.after.cpus.iter().position(|one| *one == cpu);
+    let on_it = |irq: &&NetIrq<'_>| column.and_then(|at| irq.counts.get(at)).copied().unwrap_or(0);
+    let most = irqs.iter().max_by_key(on_it)?;
+    let rate = float(on_it(&most)) / span.seconds;
+    if rate < IRQS_MIN {
+        return None;
+    }
+    let cause = format!(
+        "{rate:.0} interrupts/s of {card} arrive on it: its card has one queue, or this CPU serves \
+         all of them.",
+        card = most.of.device
+    );
+    let advice = Advice::by_hand(
+        "If the card has several lines, D03 spreads them; if it has one, use more queues (D14).",
+        &[SEE],
+    );
+    Some((cause, advice, Some(span.text.quote(most.row.line))))
 }
 
 /// An interface whose frames RPS hands to one CPU only, from all its queues.

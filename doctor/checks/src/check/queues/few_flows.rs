@@ -80,23 +80,27 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         out.well(summary, Some(quote));
         return Ok(());
     }
-    let busy = busy_mean(flows.len(), queues);
+    out.add([too_few(nic, flows.len(), queues).quote([queue_quote]).quote(quotes())]);
+    Ok(())
+}
+
+/// What so few connections mean on so many queues.
+fn too_few(nic: String, flows: usize, queues: usize) -> Finding {
+    let busy = busy_mean(flows, queues);
     let more = queues.saturating_mul(FLOWS_PER_QUEUE);
     let condition = format!(
         "with {more} connections, which use {:.1} of {queues} queues on average",
         busy_mean(more, queues)
     );
     let summary = format!(
-        "{} connections have more to send and use {busy:.1} of {queues} queues of {nic} on average",
-        flows.len()
+        "{flows} connections have more to send and use {busy:.1} of {queues} queues of {nic} on \
+         average"
     );
-    let finding = Finding::new(Severity::Warning, nic, summary)
+    Finding::new(Severity::Warning, nic, summary)
         .cause(
             "A connection stays on one queue, and so on one CPU at each end. No CPU and no link \
              is full: the software is not parallel enough.",
         )
-        .quote([queue_quote])
-        .quote(quotes())
         .confidence(Confidence::Medium)
         .forecast(gain(busy, busy_mean(more, queues)), &condition)
         .advise(Advice::by_hand(
@@ -111,9 +115,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         .advise(Advice::by_hand(
             "The guide also tests without IOMMU (D22) and with another switch (D21).",
             &["ringway doctor explain D22"],
-        ));
-    out.add([finding]);
-    Ok(())
+        ))
 }
 
 /// The interface with the most packets that is not a guest's.

@@ -103,6 +103,11 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
              ones.",
             &probe,
         ));
+    probed(facts, finding)
+}
+
+/// What helps until the path is fixed, unless it is set.
+fn probed(facts: &Facts, finding: Finding) -> Finding {
     let knob = Knob::Sysctl { name: "net.ipv4.tcp_mtu_probing".to_owned() };
     let setting = facts.probing.ok();
     let change = setting.and_then(|text| Change::raise(knob, text.number().ok()?, 1));
