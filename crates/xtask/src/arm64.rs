@@ -11,7 +11,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -88,17 +88,11 @@ pub(crate) fn directory(root: &Path) -> PathBuf {
 
 /// Makes the Debian package of what `build` has built, and returns its path.
 pub(crate) fn package(root: &Path, program: &str) -> Result<PathBuf> {
-    let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", program];
-    println!("for {TARGET}: cargo {}", arguments.join(" "));
-    let mut command = Command::new(run::this_cargo());
-    command.current_dir(root).args(arguments).args(["--target", TARGET]);
-    command.env("CARGO_TARGET_DIR", directory(root)).envs(environment());
-    reproducible::prepare(&mut command, root);
-    let output = command.stderr(Stdio::inherit()).output().context("cargo deb")?;
-    ensure!(output.status.success(), "cargo deb failed");
-    let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
-    let path = printed.lines().next_back().context("cargo deb names no package")?;
-    Ok(root.join(path))
+    println!("for {TARGET}:");
+    run::package(root, program, |cargo| {
+        cargo.args(["--target", TARGET]).env("CARGO_TARGET_DIR", directory(root));
+        cargo.envs(environment());
+    })
 }
 
 /// A command that runs a program for Arm64 here.

@@ -47,7 +47,7 @@ impl Architecture {
 
     fn package(self, root: &Path, name: &str) -> Result<PathBuf> {
         match self {
-            Architecture::Ours => run::package(root, name),
+            Architecture::Ours => run::package(root, name, |_| ()),
             Architecture::Arm64 => arm64::package(root, name),
         }
     }

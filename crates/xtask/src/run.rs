@@ -100,11 +100,18 @@ pub(crate) fn has_cargo_deb(root: &Path) -> bool {
     !is_missing(root, "deb")
 }
 
-/// Makes the Debian package of a program after its build, and returns its path.
-pub(crate) fn package(root: &Path, program: &str) -> Result<PathBuf> {
+/// Makes the Debian package of a program after its build, by a cargo with what `add` adds, and
+/// returns its path.
+pub(crate) fn package(
+    root: &Path,
+    program: &str,
+    add: impl FnOnce(&mut Command),
+) -> Result<PathBuf> {
     let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", program];
     println!("cargo {}", arguments.join(" "));
-    let output = cargo(root, &arguments).stderr(Stdio::inherit()).output()?;
+    let mut command = cargo(root, &arguments);
+    add(&mut command);
+    let output = command.stderr(Stdio::inherit()).output().context("cargo deb")?;
     ensure!(output.status.success(), "cargo deb failed");
     let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
     let path = printed.lines().next_back().context("cargo deb names no package")?;
