@@ -19,32 +19,131 @@ pub(crate) fn names<W: Word>() -> Vec<&'static str> {
     W::ALL.iter().map(|(name, _)| *name).collect()
 }
 
-/// The direction of the data, seen from the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Out of the guest.
-    Transmit,
-    /// Into it.
-    Receive,
+macro_rules! words {
+    ($(
+        $(#[$about:meta])* $name:ident { $($(#[$of:meta])* $value:ident = $word:literal,)* }
+    )*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$of])* $value,)*
+        }
+
+        impl Word for $name {
+            const ALL: &'static [(&'static str, Self)] = &[$(($word, $name::$value),)*];
+        }
+    )*};
 }
 
-impl Word for Direction {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("transmit", Direction::Transmit), ("receive", Direction::Receive)];
-}
+words! {
+    /// The direction of the data, seen from the guest.
+    Direction {
+        /// Out of the guest.
+        Transmit = "transmit",
+        /// Into it.
+        Receive = "receive",
+    }
 
-/// Which end sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sender {
-    /// The host itself, without a guest.
-    Host,
-    /// A guest.
-    Guest,
-}
+    /// Which end sends.
+    Sender {
+        /// The host itself, without a guest.
+        Host = "host",
+        /// A guest.
+        Guest = "guest",
+    }
 
-impl Word for Sender {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("host", Sender::Host), ("guest", Sender::Guest)];
+    /// Which CPUs of the host a guest and its programs may use.
+    GuestCpus {
+        /// All of them.
+        All = "all",
+        /// Half of them, at least one.
+        Half = "half",
+    }
+
+    /// Which offloads are on.
+    Offloads {
+        /// All that both ends offer.
+        All = "all",
+        /// No scatter-gather.
+        NoSg = "no-sg",
+        /// No segmentation of TCP.
+        NoTso = "no-tso",
+        /// No segmentation in software.
+        NoGso = "no-gso",
+        /// No merging of received packets.
+        NoGro = "no-gro",
+        /// No checksums.
+        NoCsum = "no-csum",
+        /// None of these.
+        None = "none",
+        /// All of these and LRO, by which a card merges received packets for good.
+        Lro = "lro",
+    }
+
+    /// What guests are attached to.
+    Attached {
+        /// ringway's switch.
+        Switch = "ringway",
+        /// A Linux bridge, by a TAP device each.
+        Bridge = "bridge",
+        /// Open vSwitch, by a TAP device each.
+        OpenVswitch = "ovs",
+    }
+
+    /// What drives the interfaces of a guest that routes.
+    Driver {
+        /// netfront, in a namespace.
+        Netfront = "xen",
+        /// ringway's virtio driver, in a namespace: two vhost-user sockets and their queues.
+        Virtio = "virtio",
+        /// Linux's virtio driver, in a virtual machine of QEMU.
+        Machine = "qemu",
+    }
+
+    /// The encapsulation of frames to the targets, by the kernels of router and targets.
+    Encapsulation {
+        /// Nothing.
+        None = "none",
+        /// VXLAN (RFC 7348).
+        Vxlan = "vxlan",
+        /// GRE (RFC 2784) with Ethernet inside, a tunnel for each target.
+        Gre = "gre",
+    }
+
+    /// How source ports are chosen.
+    Placement {
+        /// At random: every repeat uses others.
+        Random = "random",
+        /// So that over the repeats every split occurs as often as its probability says.
+        Stratified = "stratified",
+        /// So that streams are spread over queues as evenly as possible.
+        Ideal = "ideal",
+    }
+
+    /// Where the threads of frontend and backend run.
+    Layout {
+        /// Where the kernel puts them.
+        Free = "free",
+        /// All on one CPU.
+        OneCpu = "one-cpu",
+        /// Thread N of both ends on one CPU, different numbers on different CPUs.
+        Paired = "paired",
+        /// Every thread on a CPU of its own, as far as CPUs suffice.
+        Spread = "spread",
+        /// Those of each guest on one CPU, as interrupts fall that no one balances; the backend's
+        /// where the kernel puts them.
+        GuestOneCpu = "guest-one-cpu",
+    }
+
+    /// How the backend places queues on its workers.
+    Policy {
+        /// By their load.
+        Balanced = "balanced",
+        /// In turn, once.
+        Static = "static",
+        /// A worker for each queue.
+        PerQueue = "per-queue",
+    }
 }
 
 impl Word for Tool {
@@ -53,172 +152,6 @@ impl Word for Tool {
 
 /// The tool that loads a path while another tool measures.
 pub(crate) const LOADER: Tool = Tool::Iperf3;
-
-/// Which CPUs of the host a guest and its programs may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuestCpus {
-    /// All of them.
-    All,
-    /// Half of them, at least one.
-    Half,
-}
-
-impl Word for GuestCpus {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("all", GuestCpus::All), ("half", GuestCpus::Half)];
-}
-
-/// Which offloads are on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offloads {
-    /// All that both ends offer.
-    All,
-    /// No scatter-gather.
-    NoSg,
-    /// No segmentation of TCP.
-    NoTso,
-    /// No segmentation in software.
-    NoGso,
-    /// No merging of received packets.
-    NoGro,
-    /// No checksums.
-    NoCsum,
-    /// None of these.
-    None,
-    /// All of these and LRO, by which a card merges received packets for good.
-    Lro,
-}
-
-impl Word for Offloads {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("all", Offloads::All),
-        ("no-sg", Offloads::NoSg),
-        ("no-tso", Offloads::NoTso),
-        ("no-gso", Offloads::NoGso),
-        ("no-gro", Offloads::NoGro),
-        ("no-csum", Offloads::NoCsum),
-        ("none", Offloads::None),
-        ("lro", Offloads::Lro),
-    ];
-}
-
-/// What guests are attached to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attached {
-    /// ringway's switch.
-    Switch,
-    /// A Linux bridge, by a TAP device each.
-    Bridge,
-    /// Open vSwitch, by a TAP device each.
-    OpenVswitch,
-}
-
-impl Word for Attached {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("ringway", Attached::Switch),
-        ("bridge", Attached::Bridge),
-        ("ovs", Attached::OpenVswitch),
-    ];
-}
-
-/// What drives the interfaces of a guest that routes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Driver {
-    /// netfront, in a namespace.
-    Netfront,
-    /// ringway's virtio driver, in a namespace: two vhost-user sockets and their queues.
-    Virtio,
-    /// Linux's virtio driver, in a virtual machine of QEMU.
-    Machine,
-}
-
-impl Word for Driver {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("xen", Driver::Netfront), ("virtio", Driver::Virtio), ("qemu", Driver::Machine)];
-}
-
-/// The encapsulation of frames to the targets, by the kernels of router and targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encapsulation {
-    /// Nothing.
-    None,
-    /// VXLAN (RFC 7348).
-    Vxlan,
-    /// GRE (RFC 2784) with Ethernet inside, a tunnel for each target.
-    Gre,
-}
-
-impl Word for Encapsulation {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("none", Encapsulation::None),
-        ("vxlan", Encapsulation::Vxlan),
-        ("gre", Encapsulation::Gre),
-    ];
-}
-
-/// How source ports are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// At random: every repeat uses others.
-    Random,
-    /// So that over the repeats every split occurs as often as its probability says.
-    Stratified,
-    /// So that streams are spread over queues as evenly as possible.
-    Ideal,
-}
-
-impl Word for Placement {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("random", Placement::Random),
-        ("stratified", Placement::Stratified),
-        ("ideal", Placement::Ideal),
-    ];
-}
-
-/// Where the threads of frontend and backend run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// Where the kernel puts them.
-    Free,
-    /// All on one CPU.
-    OneCpu,
-    /// Thread N of both ends on one CPU, different numbers on different CPUs.
-    Paired,
-    /// Every thread on a CPU of its own, as far as CPUs suffice.
-    Spread,
-    /// Those of each guest on one CPU, as interrupts fall that no one balances; the backend's where
-    /// the kernel puts them.
-    GuestOneCpu,
-}
-
-impl Word for Layout {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("free", Layout::Free),
-        ("one-cpu", Layout::OneCpu),
-        ("paired", Layout::Paired),
-        ("spread", Layout::Spread),
-        ("guest-one-cpu", Layout::GuestOneCpu),
-    ];
-}
-
-/// How the backend places queues on its workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// By their load.
-    Balanced,
-    /// In turn, once.
-    Static,
-    /// A worker for each queue.
-    PerQueue,
-}
-
-impl Word for Policy {
-    const ALL: &'static [(&'static str, Self)] = &[
-        ("balanced", Policy::Balanced),
-        ("static", Policy::Static),
-        ("per-queue", Policy::PerQueue),
-    ];
-}
 
 /// As studies and descriptions spell it.
 pub(crate) fn name_of<W: Word + PartialEq>(value: W) -> &'static str {

@@ -6,139 +6,91 @@ use crate::TimeCounters;
 #[cfg(feature = "std")]
 use crate::WaitCell;
 
-/// Why one frame, or a copy of one, was dropped. Becomes a counter, never a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DropReason {
+macro_rules! reasons {
+    ($($(#[$about:meta])* $reason:ident => $name:literal,)*) => {
+        /// Why one frame, or a copy of one, was dropped. Becomes a counter, never a log line.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum DropReason {
+            $($(#[$about])* $reason,)*
+        }
+
+        impl DropReason {
+            /// All of them, in the order of their counters.
+            pub const ALL: [DropReason; [$($name),*].len()] = [$(DropReason::$reason,)*];
+
+            /// Its name in tables and JSON.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(DropReason::$reason => $name,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
     /// Shorter than an Ethernet header, or its slots' lengths are inconsistent.
-    Malformed,
+    Malformed => "malformed",
     /// Longer than the receiver can take.
-    TooLong,
+    TooLong => "too_long",
     /// A grant, or memory that a guest has lent, could not be copied.
-    GrantCopy,
+    GrantCopy => "grant_copy",
     /// Headers that an offload needs could not be parsed.
-    BadOffload,
+    BadOffload => "bad_offload",
     /// The receiver's queue is full and does not drain.
-    QueueFull,
+    QueueFull => "queue_full",
     /// The receiver's queue is full because it receives no more than its limit.
-    RateLimit,
+    RateLimit => "rate_limit",
     /// The inbox of another worker is full.
-    InboxFull,
+    InboxFull => "inbox_full",
     /// No buffer was left.
-    NoBuffer,
+    NoBuffer => "no_buffer",
     /// No port to send it to (unknown, or down).
-    NoRoute,
+    NoRoute => "no_route",
     /// To an address that no bridge forwards (LLDP, LACP, EAPOL), from a port without a partner.
-    LinkLocal,
+    LinkLocal => "link_local",
     /// Flooding was limited.
-    FloodLimit,
+    FloodLimit => "flood_limit",
     /// Broadcasts were limited.
-    BroadcastLimit,
+    BroadcastLimit => "broadcast_limit",
     /// Multicasts were limited.
-    MulticastLimit,
+    MulticastLimit => "multicast_limit",
     /// Frames to unknown addresses were limited.
-    UnknownLimit,
+    UnknownLimit => "unknown_limit",
     /// Not a frame, but a guest's request for one more multicast address than a vif may have.
-    MulticastFull,
+    MulticastFull => "multicast_full",
     /// The link of the port that it came from or should leave by is down.
-    LinkDown,
+    LinkDown => "link_down",
     /// A copy for a mirror that had no room; the frame itself was forwarded.
-    MirrorLost,
+    MirrorLost => "mirror_lost",
     /// The source address is not one that the port may use: a group's, all zeros, not the vif's
     /// own, or one beyond the port's maximum.
-    BadSource,
+    BadSource => "bad_source",
     /// The source address is another port's.
-    AddressTaken,
+    AddressTaken => "address_taken",
     /// The source address of the IP packet is not one that the port may have.
-    IpSource,
+    IpSource => "ip_source",
     /// An ARP packet that claims an address that is not the port's.
-    ArpSpoofed,
+    ArpSpoofed => "arp_spoofed",
     /// A neighbor discovery message that claims an address that is not the port's.
-    NdSpoofed,
+    NdSpoofed => "nd_spoofed",
     /// Only routers may send it: router advertisements and redirects.
-    RouterOnly,
+    RouterOnly => "router_only",
     /// Only DHCP servers may send it.
-    DhcpServerOnly,
+    DhcpServerOnly => "dhcp_server_only",
     /// The headers that a check needs are cut off, too many, or in another fragment.
-    Undetermined,
+    Undetermined => "undetermined",
     /// A protocol that a locked port may not use.
-    Protocol,
+    Protocol => "protocol",
     /// The port is disabled.
-    PortDisabled,
+    PortDisabled => "port_disabled",
     /// Tagged with a VLAN that the port is not in, or untagged on a port without an untagged VLAN.
-    Vlan,
+    Vlan => "vlan",
     /// To a port that the source port may not reach, because one of them is private.
-    Isolated,
+    Isolated => "isolated",
 }
 
 impl DropReason {
-    /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 29] = [
-        DropReason::Malformed,
-        DropReason::TooLong,
-        DropReason::GrantCopy,
-        DropReason::BadOffload,
-        DropReason::QueueFull,
-        DropReason::RateLimit,
-        DropReason::InboxFull,
-        DropReason::NoBuffer,
-        DropReason::NoRoute,
-        DropReason::LinkLocal,
-        DropReason::FloodLimit,
-        DropReason::BroadcastLimit,
-        DropReason::MulticastLimit,
-        DropReason::UnknownLimit,
-        DropReason::MulticastFull,
-        DropReason::LinkDown,
-        DropReason::MirrorLost,
-        DropReason::BadSource,
-        DropReason::AddressTaken,
-        DropReason::IpSource,
-        DropReason::ArpSpoofed,
-        DropReason::NdSpoofed,
-        DropReason::RouterOnly,
-        DropReason::DhcpServerOnly,
-        DropReason::Undetermined,
-        DropReason::Protocol,
-        DropReason::PortDisabled,
-        DropReason::Vlan,
-        DropReason::Isolated,
-    ];
-
-    /// Its name in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            DropReason::Malformed => "malformed",
-            DropReason::TooLong => "too_long",
-            DropReason::GrantCopy => "grant_copy",
-            DropReason::BadOffload => "bad_offload",
-            DropReason::QueueFull => "queue_full",
-            DropReason::RateLimit => "rate_limit",
-            DropReason::InboxFull => "inbox_full",
-            DropReason::NoBuffer => "no_buffer",
-            DropReason::NoRoute => "no_route",
-            DropReason::LinkLocal => "link_local",
-            DropReason::FloodLimit => "flood_limit",
-            DropReason::BroadcastLimit => "broadcast_limit",
-            DropReason::MulticastLimit => "multicast_limit",
-            DropReason::UnknownLimit => "unknown_limit",
-            DropReason::MulticastFull => "multicast_full",
-            DropReason::LinkDown => "link_down",
-            DropReason::MirrorLost => "mirror_lost",
-            DropReason::BadSource => "bad_source",
-            DropReason::AddressTaken => "address_taken",
-            DropReason::IpSource => "ip_source",
-            DropReason::ArpSpoofed => "arp_spoofed",
-            DropReason::NdSpoofed => "nd_spoofed",
-            DropReason::RouterOnly => "router_only",
-            DropReason::DhcpServerOnly => "dhcp_server_only",
-            DropReason::Undetermined => "undetermined",
-            DropReason::Protocol => "protocol",
-            DropReason::PortDisabled => "port_disabled",
-            DropReason::Vlan => "vlan",
-            DropReason::Isolated => "isolated",
-        }
-    }
-
     /// Whether a port sent what its rules refuse.
     pub fn is_refusal(self) -> bool {
         use DropReason::*;

@@ -3,9 +3,22 @@
 //! Each is in the simulator's own wrappers around the real parts, so no other code has a switch for
 //! it. The exceptions are `canary.rs` of `ringway-ring` and of `ringway-host`.
 
-/// An intended defect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Canary {
+macro_rules! canaries {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// An intended defect.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Canary {
+            $($(#[$about])* $name,)*
+        }
+
+        impl Canary {
+            /// All of them.
+            pub const ALL: [Canary; [$(Canary::$name),*].len()] = [$(Canary::$name,)*];
+        }
+    };
+}
+
+canaries! {
     /// Occasionally, the bell of an engine does not ring.
     LostRing,
     /// Occasionally, an engine misses the event of a queue.
@@ -75,44 +88,4 @@ pub enum Canary {
     AbruptReload,
     /// A weight of the first vif of a description that is read again applies to the last one, too.
     BroadReload,
-}
-
-impl Canary {
-    /// All of them.
-    pub const ALL: [Canary; 34] = [
-        Canary::LostRing,
-        Canary::LostEvent,
-        Canary::SwappedFrames,
-        Canary::UncountedDrop,
-        Canary::DoubledFrame,
-        Canary::LeakedBuffer,
-        Canary::ChangedByte,
-        Canary::HastyMove,
-        Canary::KeptMapping,
-        Canary::EarlyResponse,
-        Canary::LostSetting,
-        Canary::LostNotes,
-        Canary::LostFlowKey,
-        Canary::UnnotedResponses,
-        Canary::UnseenLinks,
-        Canary::ReturnedDevice,
-        Canary::HiddenFault,
-        Canary::UnsaidBegin,
-        Canary::KeptPort,
-        Canary::HiddenObstacle,
-        Canary::LostMessage,
-        Canary::StuckTurn,
-        Canary::ForgottenOffer,
-        Canary::ForgottenLimits,
-        Canary::UnnotedOrders,
-        Canary::EmptiedArea,
-        Canary::RewoundRing,
-        Canary::LeftPairs,
-        Canary::LeftNotes,
-        Canary::FreshBudgets,
-        Canary::UnwrittenNotes,
-        Canary::LongTurn,
-        Canary::AbruptReload,
-        Canary::BroadReload,
-    ];
 }
