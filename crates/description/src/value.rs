@@ -28,6 +28,29 @@ const GROUP_LEN_MAX: usize = 255;
 const OF_DOMAIN: &str = "domain-";
 const OF_VHOST: &str = "vhost-";
 
+macro_rules! shown_as_their_contents {
+    ($($name:ident,)*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+shown_as_their_contents! {
+    Mac,
+    Network,
+    FlowKeyText,
+    InterfaceName,
+    GuestName,
+    VhostName,
+    SocketPath,
+    GroupText,
+    TenantName,
+    MirroredText,
+}
+
 /// An address with the length of its network's prefix, such as `10.77.0.1/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {
@@ -82,12 +105,6 @@ impl FromStr for Mac {
     }
 }
 
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// IP addresses that a guest may have: one, or a network of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network(pub IpNetwork);
@@ -97,12 +114,6 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Network, String> {
         text.parse().map(Network)
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -124,12 +135,6 @@ impl FromStr for FlowKeyText {
 
     fn from_str(text: &str) -> Result<FlowKeyText, String> {
         text.parse().map(FlowKeyText).map_err(|error| format!("`{text}` is not a key: {error}"))
-    }
-}
-
-impl fmt::Display for FlowKeyText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -155,12 +160,6 @@ impl FromStr for InterfaceName {
     }
 }
 
-impl fmt::Display for InterfaceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The name of a guest: letters, digits, `-`, `_` and `.`, because it is part of file names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GuestName(pub String);
@@ -179,12 +178,6 @@ impl FromStr for GuestName {
             ));
         }
         Ok(GuestName(text.to_owned()))
-    }
-}
-
-impl fmt::Display for GuestName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -214,12 +207,6 @@ impl FromStr for VhostName {
     }
 }
 
-impl fmt::Display for VhostName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The path of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SocketPath(pub String);
@@ -242,12 +229,6 @@ impl FromStr for SocketPath {
     }
 }
 
-impl fmt::Display for SocketPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// A group of the host: its name or its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupText(pub String);
@@ -265,12 +246,6 @@ impl FromStr for GroupText {
             ));
         }
         Ok(GroupText(text.to_owned()))
-    }
-}
-
-impl fmt::Display for GroupText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -410,12 +385,6 @@ impl FromStr for TenantName {
     }
 }
 
-impl fmt::Display for TenantName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// A port whose frames a mirror copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirroredText(pub Mirrored);
@@ -425,12 +394,6 @@ impl FromStr for MirroredText {
 
     fn from_str(text: &str) -> Result<MirroredText, String> {
         text.parse().map(MirroredText)
-    }
-}
-
-impl fmt::Display for MirroredText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
