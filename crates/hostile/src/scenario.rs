@@ -115,6 +115,18 @@ pub enum Pace {
     Full,
 }
 
+/// The rows of a catalogue. Each has a name, the code, what is special about it, what it does, and
+/// the source.
+macro_rules! rows {
+    ($kind:ident: $(
+        $name:literal, $act:path $(, $(.$how:ident($($with:tt)*))+)?:
+            $what:literal, $source:literal;
+    )*) => {
+        &[$($kind::new($name, $what, $source, $act)$($(.$how($($with)*))+)?,)*]
+    };
+}
+pub(crate) use rows;
+
 /// The most pings that may be lost beside most guests, in percent. On a machine short of CPUs some
 /// are lost in full queues; the failures that this bound is for lose nearly all.
 const LOSS_MAX: u8 = 80;
