@@ -1,7 +1,6 @@
 //! The life of a vif under a stock toolstack: its hotplug script, its limits, its removal. The test
 //! acts as the toolstack and its script.
 
-use std::process::Command;
 use std::time::Instant;
 
 use ringway_e2e::host::{Host, Member, SOON, describe, pair, send, start_time};
@@ -11,6 +10,7 @@ use ringway_xenbus::Vif;
 use ringway_xenstore::DomId;
 use rustix::process::Signal;
 
+use crate::devices::tool;
 use crate::hostile::Hostile;
 
 /// One process for all vifs, and one for each tenant.
@@ -21,14 +21,7 @@ const VIF_A: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
 
 /// `ip` in the namespace of the host.
 pub(crate) fn ip(host: &Host, arguments: &str) -> Option<String> {
-    let mut command = Command::new("nsenter");
-    command.args(["--target", &host.pid_of("ringway run").to_string(), "--net"]);
-    if !rustix::process::geteuid().is_root() {
-        command.args(["--user", "--preserve-credentials"]);
-    }
-    let output = command.arg("ip").args(arguments.split(' ')).output().expect("util-linux");
-    let text = String::from_utf8(output.stdout).expect("text");
-    output.status.success().then_some(text)
+    tool(host.pid_of("ringway run"), &format!("ip {arguments}"))
 }
 
 pub(crate) fn ip_ok(host: &Host, arguments: &str) -> String {
