@@ -9,7 +9,6 @@ mod devices;
 mod discovered;
 mod dpdk;
 mod first_steps;
-mod greedy;
 mod guests;
 mod hostile;
 #[cfg(target_arch = "x86_64")]
