@@ -1,9 +1,8 @@
 //! Error messages for invalid input.
 
-use std::fs;
 use std::process::{Output, Stdio};
 
-use ringway_e2e::host::{Host, names_in, pair, ringway};
+use ringway_e2e::host::{Host, pair, ringway};
 use ringway_e2e::shared_turn;
 
 /// The error message of a command, in one line.
@@ -22,35 +21,6 @@ fn expect_parts(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_description_that_cannot_be_used_is_refused_with_file_line_and_key() {
-    let place = tempfile::tempdir().expect("a directory");
-    let (config, dir) = (place.path().join("host.toml"), place.path().join("run"));
-    let vif = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n";
-    for (content, parts) in [
-        ("[host]\nqueue = 1\n".to_owned(), ["line 2", "queue", "expected"]),
-        ("[host]\nworkers = \"two\"\n".to_owned(), ["line 2", "workers", "expected"]),
-        (format!("{vif}queues = 0\n"), ["line 4", "queues = 0", "from 1 to 64"]),
-        (format!("{vif}queues = 65\n"), ["line 4", "queues = 65", "from 1 to 64"]),
-        (format!("{vif}addresses = [\"10.0.0.1\"]\n"), ["line 4", "addresses", "expected"]),
-        (format!("{vif}bridge = \"br\"\n"), ["line 4", "bridge", "expected"]),
-        ("not toml".to_owned(), ["line 1", "not toml", "expected"]),
-    ] {
-        fs::write(&config, &content).expect("written");
-        let mut run = ringway();
-        run.args(["run", "--config"]).arg(&config).arg("--dir").arg(&dir);
-        let text = refusal(&run.output().expect("it can be started"), &content);
-        expect_parts(&text, &parts);
-        expect_parts(&text, &["host.toml"]);
-        assert_eq!(names_in(place.path()), ["host.toml"], "{content}");
-    }
-    let mut run = ringway();
-    run.args(["run", "--config"]).arg(place.path().join("absent.toml")).arg("--dir").arg(&dir);
-    let text = refusal(&run.output().expect("it can be started"), "no file");
-    expect_parts(&text, &["absent.toml", "No such file"]);
-    assert!(!dir.exists());
-}
-
-#[test]
 fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
     let Some(_turn) = shared_turn(&["iperf3", "ping"]) else { return };
     for (arguments, parts) in [
@@ -58,6 +28,7 @@ fn an_argument_that_cannot_be_used_is_refused_by_its_name() {
         (&["run", "--max-queues", "65"], ["--max-queues", "from 1 to 64"]),
         (&["run", "--policy", "fair"], ["--policy", "balanced"]),
         (&["run", "--cnofig", "x"], ["--cnofig", "--config"]),
+        (&["run", "--config", "/no/host.toml", "--dir", "/no"], ["/no/host.toml", "No such file"]),
         (&["demo", "--queues", "0"], ["--queues", "from 1 to 64"]),
         (&["demo", "--json", "/nowhere/at/all.json"], ["--json", "/nowhere/at/all.json"]),
         (&["vif", "set", "vif1.0", "queues", "2"], ["SETTING", "max-queues"]),
