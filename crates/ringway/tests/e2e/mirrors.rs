@@ -8,7 +8,7 @@ use ringway_e2e::shared_turn;
 use crate::rules::{neighbor, refused};
 
 /// Writes a line for each received frame: its addresses, its type, and its content.
-pub(crate) const WATCHER: &str = "
+const WATCHER: &str = "
 import pathlib, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 s.bind(('eth0', 0))

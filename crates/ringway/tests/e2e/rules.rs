@@ -3,17 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::Path;
-use std::process::Stdio;
 
 use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
-use ringway_e2e::host::{Host, Running, SOON, describe, wait_for};
+use ringway_e2e::host::{Host, SOON, describe};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 
 use crate::hostile::Hostile;
-use crate::mirrors::WATCHER;
 
 /// The default addresses of a description.
 const MAC_A: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x01, 0x00]);
@@ -294,67 +291,6 @@ fn a_shared_address_moves_at_once_between_its_vifs_and_to_no_other() {
     let added = host.verb(&["vif", "add", "vm1", "--vhost", "/none", "--mac", &router.to_string()]);
     let reason = String::from_utf8_lossy(&added.stderr).into_owned();
     assert!(reason.contains("is that of vif1.0, in its shared-macs"), "{reason}");
-}
-
-/// Sends a frame of this type to this reserved address, from the guest's own.
-const SENDER: &str = "
-import socket, sys
-s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-s.bind(('eth0', 0))
-own = s.getsockname()[4]
-s.send(bytes.fromhex(sys.argv[1]) + own + bytes.fromhex(sys.argv[2]) + bytes(46))
-";
-
-#[test]
-fn frames_for_a_link_pass_between_two_guests_that_name_each_other() {
-    let Some(_turn) = shared_turn(&["ping", "python3", "xenstore-read"]) else { return };
-    let guests = [
-        ("a", "", "link-local-to = \"vif2.0\""),
-        ("b", "", "link-local-to = \"vif1.0\""),
-        ("c", "", ""),
-    ];
-    // With one queue, frames stay in order.
-    let host = Host::start(&describe("max-queues = 1", &guests));
-    let watch = |guest: &str| {
-        let seen = host.file(guest);
-        let mut watcher = host.in_guest(guest, &["python3", "-c", WATCHER]);
-        let watcher = Running::start(watcher.arg(&seen).stdout(Stdio::null()));
-        wait_for("the guest to watch", SOON, || seen.exists().then_some(()));
-        (seen, watcher)
-    };
-    let ((by_b, _b), (by_c, _c)) = (watch("b"), watch("c"));
-    let send = |guest: &str, last: &str, ethertype: &str| {
-        let to = format!("0180c20000{last}");
-        host.guest_text(guest, &["python3", "-c", SENDER, &to, ethertype]);
-    };
-    let saw = |seen: &Path, last: &str| {
-        let seen = std::fs::read_to_string(seen).unwrap_or_default();
-        seen.lines().any(|line| line.starts_with(&format!("0180c20000{last} ")))
-    };
-    // A pause frame, LACP, EAPOL, and LLDP.
-    for (last, ethertype) in [("01", "8808"), ("02", "8809"), ("03", "888e"), ("0e", "88cc")] {
-        send("a", last, ethertype);
-    }
-    wait_for("LLDP", SOON, || saw(&by_b, "0e").then_some(()));
-    assert_eq!(["01", "02", "03"].map(|last| saw(&by_b, last)), [false, true, true]);
-    // What c gets afterwards is behind them.
-    host.ping("a", "10.77.0.3");
-    let arp = format!("00163e400300 {}", hex(MAC_A));
-    wait_for("a frame of a", SOON, || {
-        std::fs::read_to_string(&by_c).ok().filter(|seen| seen.contains(&arp))
-    });
-    for last in ["01", "02", "03", "0e"] {
-        assert!(!saw(&by_c, last), "{last}");
-    }
-    send("c", "0e", "88cc");
-    let dropped =
-        |host: &Host, vif: &str| host.vif(vif)?.queues[0].dropped.get("link_local").copied();
-    assert_eq!(host.wait("the drop", SOON, |host| dropped(host, "vif3.0")), 1);
-    assert_eq!(dropped(&host, "vif1.0"), Some(1), "the pause frame");
-}
-
-fn hex(mac: MacAddr) -> String {
-    mac.to_string().replace(':', "")
 }
 
 /// Honest guests on the switch and on a bridge, each locked to its assigned addresses.
