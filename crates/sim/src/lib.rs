@@ -26,8 +26,10 @@
 //!
 //! Others needed no world: tests of one crate show the same. They are those of frames that are
 //! longer than the MTU (`engine`, `rounds limits`), of rings that change endlessly and of an
-//! address in use (`host`, `virtio`), and of guests that come to share a worker (`worker`,
-//! `placing`). The rules of virtio vifs are those of `host`, too (`virtio rules`).
+//! address in use (`host`, `virtio`), of guests that come to share a worker (`worker`, `placing`),
+//! of frames for a link (`switch`, `classify`, and `host`, `virtio calls`), of what is refused in a
+//! description (`description`), and of XenStore (`xenstore`, `tools`; guests that abuse it are
+//! scenarios of `hostile`). The rules of virtio vifs are those of `host`, too (`virtio rules`).
 
 mod accounts;
 mod administrator;
