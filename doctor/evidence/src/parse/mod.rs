@@ -1,7 +1,7 @@
 //! Parsers of evidence: from a [`Text`] to values with their lines.
 //!
 //! No parser panics on any input; truncated or foreign input is a [`Gap::Unreadable`] with its
-//! line. Property tests verify that. Why these are our own: `docs/adr/0014`.
+//! line. Property tests verify that. Why these are our own: `doctor/README.md`.
 
 pub mod bonds;
 pub mod bpf;
