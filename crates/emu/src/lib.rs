@@ -15,7 +15,8 @@
 //!
 //! What is weaker than on Xen, and why that is acceptable:
 //! 1. A backend checks the grants itself, and can access all of the guest's memory. On Xen the
-//!    hypervisor checks. A backend in domain 0 is trusted there as well; a driver domain is not.
+//!    hypervisor checks, in well under a microsecond; a request to the broker would take several
+//!    for each batch. A backend in domain 0 is trusted there as well; a driver domain is not.
 //! 2. All these processes belong to one user (the sockets have mode 0600), who could just as well
 //!    kill the backend. `ringway-confine` limits their privileges.
 //!
