@@ -4,6 +4,11 @@
 //! while there is credit, and pays back a debt from the last frame before it takes in the next: so
 //! the rate is exact in the long run, and no frame is too long for it. A queue without credit
 //! leaves its frames where they are, and its worker sleeps until there is some.
+//!
+//! Linux' backend gives each queue the full rate, so a guest that asks for eight queues transmits
+//! eight times as much. Unused credit accumulates as there: up to one interval's bytes, or 128 KiB
+//! if that is more, which lets the longest frame through. Queues on several workers that read the
+//! credit at once may each use it: a debt of at most a batch each.
 
 use std::time::{Duration, Instant};
 

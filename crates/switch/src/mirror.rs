@@ -1,5 +1,12 @@
 //! Mirrors: copies of some ports' frames for another port.
 //!
+//! An output is reserved, as in Open vSwitch: it receives no floods, learns no address and sends
+//! nothing. So there is no loop, and a guest that receives others' frames cannot reply in their
+//! name. The uplink, which carries all other frames to the host, cannot be one. Frames that the
+//! switch refuses are not copied: those refused for the work that they request would reach the
+//! output. Copies are dropped rather than hold up a frame. With a process for each tenant, the
+//! switch process has no mirror: its output would bring all tenants' frames into one's process.
+//!
 //! The control plane sets them; workers read bit sets without waiting, and only while there is a
 //! mirror. A change is not atomic: for a moment, a mirror may still have its previous ports.
 

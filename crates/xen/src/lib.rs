@@ -4,6 +4,20 @@
 //! Everything that a program holds ends with it: the kernel unmaps pages, closes ports and ends
 //! grants. A peer does not notice when a mapping or port goes away like this, and another program
 //! may take both over.
+//!
+//! No Xen library is linked: the devices are the kernel's stable interface, while the libraries
+//! change with the version of Xen, and no crate with a suitable licence has the grant copy. Each
+//! event channel has a file of its own, so the file's readiness is that of one queue, which is what
+//! workers wait for. The price is two descriptors for each queue, hypercalls of at most 16 copies,
+//! where the kernel's own backend makes one of 64, and a read and a write for each event.
+//!
+//! The devices determine three details:
+//! 1. A copy that crosses a page would fail the whole call, so it is not submitted; every other
+//!    fault of a reference concerns its own copy alone.
+//! 2. A mapping of several references fails as a whole, so each ring page is mapped by itself.
+//! 3. `gntalloc` cannot grant memory that a program already has, so pages are allocated and granted
+//!    in one step. It does not report that a peer still uses a page; the kernel keeps such a page
+//!    and tries again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -4,7 +4,10 @@
 //! moment make it block, empty it before we read it, or fill it. Each read asks the kernel not to
 //! block. There is no such write: a write to a full counter blocks until one of our threads, which
 //! polls the counters of all peers ([`FULL_POLL_PAUSE`]), interrupts it. From then on, none of this
-//! peer's counters is written to ([`PeerCounters`]).
+//! peer's counters is written to ([`PeerCounters`]). Emptying the counter would not do: the peer
+//! may fill it again before the writer runs. Nor would `pwritev2` with `RWF_NOWAIT`, which an
+//! eventfd does not have (Linux 6.18), or `poll` before each write, which is a second call for each
+//! event, and the peer may fill the counter between the two.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
