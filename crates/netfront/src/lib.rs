@@ -1,9 +1,13 @@
 //! The frontend side of a vif: [`VifQueue`] is one of its queues, as a [`PortQueue`].
 //!
 //! Each queue owns 512 buffer pages, granted once at its creation and reused for its whole life
-//! (with the 2 rings, 514 grants, as in Linux), so that no packet changes a grant. The backend is
-//! not trusted either: its responses are read once, by value, and checked against the outstanding
-//! requests.
+//! (with the 2 rings, 514 grants, as in Linux), so that no packet changes a grant. Frames are
+//! copied into and out of them, except the ends of long ones (`slabs.rs`). The stock frontends
+//! grant and revoke a page for each packet, which touches the grant table twice and needs the
+//! backend's cooperation to be safe (XSA-396). Beside the current packet a page contains only older
+//! ones that the backend has already seen (XSA-403): pages are zeroed at first, and no queue
+//! outlives its backend. The backend is not trusted either: its responses are read once, by value,
+//! and checked against the outstanding requests.
 //!
 //! It also suits programs with their own TCP/IP: it needs no thread, clock, XenStore or process,
 //! only an implementation of the hypervisor port. The handshake of `ringway-xenbus` writes
