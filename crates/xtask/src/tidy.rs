@@ -11,6 +11,12 @@ const FILE_LINES_MAX: usize = 600;
 /// Columns of a line of Rust: rustfmt's limit for code.
 const COLUMNS_MAX: usize = 100;
 
+/// Words of what one reads before one uses or changes ringway, without the doctor's and the lab's
+/// pages. A new paragraph is paid for by a shorter one elsewhere.
+const DOCUMENT_WORDS_MAX: usize = 45_000;
+/// Such documents besides the pages of `docs`.
+const DOCUMENTS: [&str; 4] = ["README.md", "ARCHITECTURE.md", "HACKING.md", "CHANGELOG.md"];
+
 /// Names without meaning: files and folders with such names hide their content.
 const EMPTY_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
 /// Names of types may not end in these words, which have no meaning either.
@@ -61,6 +67,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<String> {
         }
     }
     unsafe_code(tree, &mut findings);
+    document_words(tree, &mut findings);
     findings
 }
 
@@ -175,6 +182,19 @@ fn unsafe_code(tree: &Tree, findings: &mut Vec<String>) {
     }
 }
 
+fn document_words(tree: &Tree, findings: &mut Vec<String>) {
+    let is_document = |file: &&SourceFile| {
+        let path = file.path.as_str();
+        DOCUMENTS.contains(&path) || path.starts_with("docs/") && path.ends_with(".md")
+    };
+    let documents = tree.files.iter().filter(is_document);
+    let words: usize = documents.map(|file| file.text.split_whitespace().count()).sum();
+    if words > DOCUMENT_WORDS_MAX {
+        let names = DOCUMENTS.join(", ");
+        findings.push(format!("{names} and docs: {words} words, at most {DOCUMENT_WORDS_MAX}"));
+    }
+}
+
 /// Whether code contains the keyword, as a whole word and outside of a string.
 fn has_unsafe(code: &str) -> bool {
     const KEYWORD: &str = concat!("un", "safe");
@@ -233,6 +253,20 @@ mod tests {
         assert_eq!(findings("crates/a/src/lib.rs", &"x".repeat(COLUMNS_MAX + 1)), 1);
         assert_eq!(findings("crates/a/src/lib.rs", &"\n".repeat(FILE_LINES_MAX + 1)), 1);
         assert_eq!(findings("docs/long.md", &"\n".repeat(FILE_LINES_MAX + 1)), 0);
+    }
+
+    #[test]
+    fn words_of_documents_are_limited_together() {
+        let of = |first: usize, second: usize| {
+            let files = vec![
+                file("HACKING.md", &"a ".repeat(first)),
+                file("docs/adr/0001-x.md", &"b\n".repeat(second)),
+                file("doctor/README.md", "c d"),
+            ];
+            check(&Tree { files }).len()
+        };
+        assert_eq!(of(1, DOCUMENT_WORDS_MAX - 1), 0);
+        assert_eq!(of(2, DOCUMENT_WORDS_MAX - 1), 1);
     }
 
     #[test]
