@@ -58,6 +58,13 @@ pub struct QueueStatus {
 /// What a queue waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitStatus {
+    /// For scripts. Of a queue: `no_buffers` in its guest, `no_room` at another port, `rate`,
+    /// `behind` (another worker, or a guest on its bridge), `no_memory`.
+    #[serde(default)]
+    pub kind: String,
+    /// The port without room, if it is another one.
+    #[serde(default)]
+    pub at: Option<String>,
     /// For people.
     pub reason: String,
     /// How long it has waited.

@@ -48,6 +48,7 @@ mod uplink;
 mod vif_state;
 mod virtio;
 mod virtio_vifs;
+mod waits;
 mod world;
 mod xen;
 

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use ringway_calls::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, HashStatus, LimitsStatus, MulticastStatus,
-    QueueStatus, RateStatus, VifStatus, WaitStatus, offload_names,
+    QueueStatus, RateStatus, VifStatus, offload_names,
 };
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid, WaitCell, WaitReason};
+use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
 use ringway_engine::Roster;
 use ringway_engine::steps::Engines;
 use ringway_steering::control::HashControl;
@@ -16,7 +16,6 @@ use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::connection::Connection;
 use crate::device::{Link, Place, Purpose};
 use crate::host::Host;
 use crate::limited::{flood_limit, storm_limits};
@@ -24,20 +23,28 @@ use crate::other_port::OtherPort;
 use crate::shared::Shared;
 use crate::uplink::UplinkPort;
 use crate::vif_state::VifState;
+use crate::waits::{Receiver, Waits};
 use crate::world::{Parts, World};
 use crate::xen::XenVif;
 
 impl OtherPort<'_> {
-    /// Its status.
-    pub(crate) fn status(&self, switch: &Switch, engines: &mut impl Engines) -> VifStatus {
+    /// Its status at this time.
+    pub(crate) fn status(
+        &self,
+        switch: &Switch,
+        engines: &mut impl Engines,
+        now: Instant,
+        name_of: &dyn Fn(PortId) -> String,
+    ) -> VifStatus {
         let roster = engines.roster().ok().map(|roster| &*roster);
+        let waits = Waits { now, name_of, receiver: Receiver::Other };
         VifStatus {
             name: self.name.to_owned(),
             state: "Connected".to_owned(),
             error: self.fault.clone(),
             attached_to: SWITCH.to_owned(),
             multicast: multicast_status(switch, self.port),
-            queues: queue_statuses(self.port, self.counters, roster, |_| None),
+            queues: queue_statuses(self.port, self.counters, roster, &waits),
             ..VifStatus::default()
         }
     }
@@ -92,9 +99,10 @@ impl<W: World> Host<W> {
         }
         vifs.extend(self.virtio.iter().map(|vif| vif.describe(view.vif(&vif.state))));
         let uplink = self.uplink.as_ref().map(UplinkPort::describe);
+        let (switch, engines) = (&shared.switch, &mut *parts.engines);
         Ok(BackendStatus {
             vifs,
-            uplink: uplink.map(|uplink| uplink.status(&shared.switch, parts.engines)),
+            uplink: uplink.map(|uplink| uplink.status(switch, engines, now, &name_of)),
             fdb: fdb_status(&shared.switch, shared.ticks(now), name_of),
             groups: groups_status(&shared.switch, name_of),
             ..BackendStatus::default()
@@ -177,28 +185,12 @@ impl View<'_> {
             offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
             limits: limits_status(state, shared),
             queues: connection.map_or(Vec::new(), |it| {
-                let wait = |cell: &WaitCell| self.wait(cell, it);
-                queue_statuses(it.port, &it.queues, roster, wait)
+                let receiver = Receiver::Guest(it.device_port);
+                let waits = Waits { now, name_of: self.name_of, receiver };
+                queue_statuses(it.port, &it.queues, roster, &waits)
             }),
             ..VifStatus::default()
         }
-    }
-
-    /// What a side of a queue waits for.
-    fn wait(&self, cell: &WaitCell, of: &Connection) -> Option<WaitStatus> {
-        let (reason, since) = cell.get()?;
-        let reason = match reason {
-            WaitReason::NoRoom => "its guest posts no buffers".to_owned(),
-            WaitReason::Rate => "it has used up its rate".to_owned(),
-            WaitReason::Port(port) if of.device_port == Some(port) => {
-                "its network device has no room".to_owned()
-            }
-            WaitReason::Port(port) => format!("{} has no room", (self.name_of)(port)),
-            WaitReason::Another => "a worker, or a guest on its bridge, is behind".to_owned(),
-            WaitReason::NoMemory => "there is no memory for frames".to_owned(),
-        };
-        let waited = self.now.saturating_duration_since(since).as_millis();
-        Some(WaitStatus { reason, milliseconds: u64::try_from(waited).unwrap_or(u64::MAX) })
     }
 }
 
@@ -273,12 +265,12 @@ fn queue_statuses(
     port: PortId,
     counters: &[Arc<QueueCounters>],
     roster: Option<&Roster>,
-    wait: impl Fn(&WaitCell) -> Option<WaitStatus>,
+    waits: &Waits<'_>,
 ) -> Vec<QueueStatus> {
     let status = |(index, counters): (u16, &Arc<QueueCounters>)| {
         let placed = roster.and_then(|roster| roster.queue(port, index));
         let engine = placed.map_or(0, |placed| placed.address.engine);
-        let (tx_wait, rx_wait) = (wait(&counters.tx_wait), wait(&counters.rx_wait));
+        let [tx_wait, rx_wait] = [&counters.tx_wait, &counters.rx_wait].map(|it| waits.status(it));
         QueueStatus { tx_wait, rx_wait, ..QueueStatus::read(index, engine, counters) }
     };
     (0..).zip(counters).map(status).collect()

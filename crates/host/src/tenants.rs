@@ -142,11 +142,13 @@ impl<W: World> Tenants<W> {
         let trunk_status = |(tenant, Tenant { port, counters }): (&String, &Tenant)| {
             let name = &self.port_name(*port);
             let trunk = OtherPort { port: *port, name, counters, fault: None };
-            VifStatus { tenant: Some(tenant.clone()), ..trunk.status(switch, *engines) }
+            let status = trunk.status(switch, *engines, *now, &name_of);
+            VifStatus { tenant: Some(tenant.clone()), ..status }
         };
+        let uplink = self.uplink.as_ref().map(UplinkPort::describe);
         BackendStatus {
             trunks: self.by_name.iter().map(trunk_status).collect(),
-            uplink: self.uplink.as_ref().map(|uplink| uplink.describe().status(switch, *engines)),
+            uplink: uplink.map(|uplink| uplink.status(switch, *engines, *now, &name_of)),
             fdb: fdb_status(switch, shared.ticks(*now), name_of),
             groups: groups_status(switch, name_of),
             ..BackendStatus::default()

@@ -147,6 +147,7 @@ fn a_vif_says_what_its_queues_wait_for() {
     let _ping = Running::start(ping.stdout(Stdio::null()));
     let wait = |host: &Host| host.vif(&name)?.queues.first()?.rx_wait.clone();
     let wait = host.wait("frames to wait", SOON, wait);
+    assert_eq!((wait.kind.as_str(), wait.at), ("no_buffers", None));
     assert_eq!(wait.reason, "its guest posts no buffers");
     let shown = host.text(&["vif", "show", &name]);
     assert!(shown.contains("queue 0: frames to the guest wait for "), "{shown}");

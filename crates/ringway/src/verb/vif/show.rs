@@ -87,7 +87,7 @@ fn waits(queue: &QueueStatus) -> impl Iterator<Item = String> {
     let sides =
         [("frames from the guest", &queue.tx_wait), ("frames to the guest", &queue.rx_wait)];
     sides.into_iter().filter_map(|(what, wait)| {
-        let WaitStatus { reason, milliseconds } = wait.as_ref()?;
+        let WaitStatus { reason, milliseconds, .. } = wait.as_ref()?;
         Some(format!("queue {}: {what} wait for {milliseconds} ms: {reason}\n", queue.index))
     })
 }
