@@ -59,7 +59,7 @@ pub struct QueueStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitStatus {
     /// For scripts. Of a queue: `no_buffers` in its guest, `no_room` at another port, `rate`,
-    /// `behind` (another worker, or a guest on its bridge), `no_memory`.
+    /// `segments`, `behind` (another worker, or a guest on its bridge), `no_memory`.
     #[serde(default)]
     pub kind: String,
     /// The port without room, if it is another one.

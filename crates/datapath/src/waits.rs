@@ -13,6 +13,8 @@ pub enum WaitReason {
     NoRoom,
     /// Its port may move no more at its rate for now.
     Rate,
+    /// Its port's frames would be cut into more segments than are cut at once.
+    Segments,
     /// A queue of another port is full.
     Port(PortId),
     /// Another worker is behind, or another guest on the same bridge.
@@ -45,6 +47,7 @@ impl WaitCell {
             WaitReason::Port(port) => (3, port.0),
             WaitReason::Another => (4, 0),
             WaitReason::NoMemory => (5, 0),
+            WaitReason::Segments => (6, 0),
         };
         let kind: u64 = (code << CODE_AT) | (u64::from(port) << PORT_AT);
         if self.packed.load(Relaxed) >> PORT_AT == kind >> PORT_AT {
@@ -71,6 +74,7 @@ impl WaitCell {
             3 => WaitReason::Port(PortId(u16::from_be_bytes([high, low]))),
             4 => WaitReason::Another,
             5 => WaitReason::NoMemory,
+            6 => WaitReason::Segments,
             _ => return None,
         };
         let waited = Duration::from_millis(packed & ((1 << PORT_AT) - 1));
@@ -94,6 +98,7 @@ mod tests {
             WaitReason::Port(PortId(u16::MAX)),
             WaitReason::Another,
             WaitReason::NoMemory,
+            WaitReason::Segments,
         ];
         for (reason, at) in reasons.into_iter().zip((0..).step_by(100)) {
             cell.set(reason, after(at));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringway_datapath::{DropReason, Frame, FrameBatch, MulticastFilter, segment};
+use ringway_datapath::{DropReason, Frame, FrameBatch, MulticastFilter, WaitReason, segment};
 
 use crate::credit::Credit;
 
@@ -36,6 +36,15 @@ impl Limits {
     pub(crate) fn due(&self, now: Instant) -> Option<Duration> {
         let due = |credit: &Option<Arc<Credit>>| credit.as_ref()?.due(now);
         due(&self.ingress).max(due(&self.segments))
+    }
+
+    /// What frames wait for that may not enter.
+    pub(crate) fn awaited(&self, now: Instant) -> WaitReason {
+        let due = |credit: &Option<Arc<Credit>>| credit.as_ref()?.due(now);
+        match due(&self.segments) > due(&self.ingress) {
+            true => WaitReason::Segments,
+            false => WaitReason::Rate,
+        }
     }
 
     /// Charges a batch that entered.

@@ -186,7 +186,7 @@ impl<Q: PortQueue> Source<Q> {
         let reason = match &self.state {
             Ingress::Polling | Ingress::Armed => return,
             Ingress::Held { gauge, .. } => gauge.wait_reason(),
-            Ingress::Unpaid { .. } => WaitReason::Rate,
+            Ingress::Unpaid { .. } => self.limits.awaited(now),
             Ingress::Starved => WaitReason::NoMemory,
         };
         self.counters.tx_wait.set(reason, now);

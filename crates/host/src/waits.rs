@@ -45,6 +45,9 @@ impl Waits<'_> {
                 WaitStatus { at: Some(name), ..wait("no_room", &reason) }
             }
             (WaitReason::Rate, _) => wait("rate", "it has used up its rate"),
+            (WaitReason::Segments, _) => {
+                wait("segments", "its frames ask for more segments than are cut at once")
+            }
             (WaitReason::Another, _) => {
                 wait("behind", "a worker, or a guest on its bridge, is behind")
             }
@@ -109,8 +112,8 @@ mod tests {
             let expected = (kind.to_owned(), at.map(str::to_owned), text.to_owned());
             assert_eq!(status(receiver, reason), expected);
         }
-        let kinds = [WaitReason::Another, WaitReason::NoMemory];
+        let kinds = [WaitReason::Segments, WaitReason::Another, WaitReason::NoMemory];
         let kinds = kinds.map(|reason| status(on_switch, reason).0);
-        assert_eq!(kinds, ["behind", "no_memory"]);
+        assert_eq!(kinds, ["segments", "behind", "no_memory"]);
     }
 }

@@ -197,5 +197,14 @@ fn a_queue_shows_what_it_waits_for_and_since_when() {
     device.far().script = [(2, 60), (2, 60), (2, 60)].into();
     bench.ready(&device);
     bench.run(Duration::from_millis(1), |_| ());
-    assert_eq!(device.counters.tx_wait.get().map(|(reason, _)| reason), Some(WaitReason::Rate));
+    let awaited = || device.counters.tx_wait.get().map(|(reason, _)| reason);
+    assert_eq!(awaited(), Some(WaitReason::Rate));
+
+    let segments = Some(Arc::new(segment_credit(bench.now)));
+    bench.limit(&device, &Limits { segments, ..Limits::default() });
+    device.far().gso = Some(Gso { kind: GsoKind::TcpV4, size: 48 });
+    device.far().script = [(2, 60_000), (2, 60_000)].into();
+    bench.ready(&device);
+    bench.run(Duration::from_millis(1), |_| ());
+    assert_eq!(awaited(), Some(WaitReason::Segments));
 }
