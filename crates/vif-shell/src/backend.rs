@@ -13,6 +13,7 @@ use ringway_xenstore::{
 use crate::Note;
 use crate::device::{self, unknown_if_refused};
 use crate::drive::{OnRefusal, Shell, drive};
+use crate::waits::{EndWait, Refusals, Waits};
 
 /// How often a guest's keys may be read in a burst, and the interval after that. Reading them and
 /// attaching the queues that they name is most of the work that a guest can cause in a backend, so
@@ -20,6 +21,9 @@ use crate::drive::{OnRefusal, Shell, drive};
 /// few times does not notice.
 const READS_BURST: u32 = 10;
 const READ_INTERVAL: Duration = Duration::from_millis(200);
+/// How long no read may have been deferred before a guest counts as slow enough again: until it may
+/// have a whole burst.
+const READS_PAUSE: Duration = Duration::from_secs(2);
 /// How long a guest waits that could not be attached because this host lacked a resource.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -78,6 +82,7 @@ struct Rest {
     /// Whether reading is left to the owner, which may start other ends first.
     is_starting: bool,
     is_finished: bool,
+    waits: Waits,
 }
 
 impl BackendEnd {
@@ -92,6 +97,7 @@ impl BackendEnd {
             read: None,
             is_starting: false,
             is_finished: false,
+            waits: Waits::default(),
         };
         let offers_multicast_control = offer.multicast_control;
         BackendEnd { handshake: Handshake::new(offer, hotplug), offers_multicast_control, rest }
@@ -121,6 +127,22 @@ impl BackendEnd {
     /// Why the vif is closed or its frontend is not served, if so.
     pub fn error(&self) -> Option<&str> {
         self.rest.error.as_deref()
+    }
+
+    /// What it waits for at this time besides its frontend, and since when.
+    pub fn waits(&self, now: Instant) -> impl Iterator<Item = (EndWait, Instant)> {
+        let Rest { waits, read, .. } = &self.rest;
+        let waits = [
+            (EndWait::Script, waits.script),
+            (EndWait::Resources, waits.resources.filter(|_| read.is_some())),
+            (EndWait::Keys, waits.keys(READS_PAUSE, now)),
+        ];
+        waits.into_iter().filter_map(|(wait, since)| Some((wait, since?)))
+    }
+
+    /// What XenStore has refused it, if that has happened.
+    pub fn refusals(&self) -> Option<&Refusals> {
+        self.rest.waits.refusals.as_ref()
     }
 
     /// Shows, in the nodes that tools read, why the network of a served vif does not work as it
@@ -187,6 +209,7 @@ impl BackendEnd {
         }
         if let Some(refusal) = refused.next().flatten() {
             // What the frontend requests when it connects counts.
+            self.rest.waits.refuse(&refusal, now);
             process.note(Note::Refused(&refusal));
         }
         let read = device::known_keys(&dir, KeySet::FrontendState, found);
@@ -323,6 +346,7 @@ impl Rest {
     fn wanted_keys(&mut self, now: Instant) -> Option<(String, KeySet)> {
         let (_, set) = self.read.filter(|(at, _)| *at <= now)?;
         if let Err(later) = self.rate_limit.take(now) {
+            self.waits.defer(READS_PAUSE, now);
             self.read = Some((later, set));
             return None;
         }
@@ -370,7 +394,7 @@ impl Rest {
     }
 
     fn clear_error<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), Lost> {
-        self.error = None;
+        (self.error, self.waits.resources) = (None, None);
         if std::mem::replace(&mut self.has_error_nodes, false) {
             for node in self.vif.backend_errors() {
                 unless_refused(store.remove(&node), ())?;
@@ -413,6 +437,7 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
         match action {
             Action::Write(changes, state) => {
                 if let Some(state) = state {
+                    rest.waits.script = None;
                     process.note(Note::State(state));
                 }
                 device::write(store, &rest.vif.backend_dir(), &changes, state)?;
@@ -431,6 +456,7 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
             Action::Retry { reason, queues_max } => {
                 // Report it once, however often it is retried.
                 if rest.error.as_deref() != Some(reason.as_str()) {
+                    rest.waits.resources = Some(*now);
                     process.note(Note::Waits(&reason));
                     rest.report(store, &reason)?;
                 }
@@ -440,8 +466,12 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
                 return Ok(Some(Input::Attached(process.attach(&config, attachment))));
             }
             Action::Detach => process.detach(),
-            Action::AwaitHotplug => process.note(Note::AwaitsHotplug),
+            Action::AwaitHotplug => {
+                rest.waits.script = Some(*now);
+                process.note(Note::AwaitsHotplug);
+            }
             Action::ReportError(reason) => {
+                rest.waits.resources = None;
                 process.note(Note::Closed(&reason));
                 rest.report(store, &reason)?;
             }
@@ -453,6 +483,7 @@ impl<T: Transport, P: BackendProcess> Shell<Handshake> for Acting<'_, T, P> {
 
     /// A driver domain may lack rights or quota. Its guests are served as far as possible.
     fn refused(&mut self, refusal: &Refusal) -> OnRefusal<Input> {
+        self.rest.waits.refuse(refusal, self.now);
         self.process.note(Note::Refused(refusal));
         OnRefusal::GoOn
     }

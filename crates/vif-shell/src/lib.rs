@@ -19,11 +19,13 @@ pub mod device;
 mod drive;
 mod frontend;
 mod log;
+mod waits;
 
 pub use backend::{BackendEnd, BackendProcess};
 pub use drive::{Machine, OnRefusal, Shell, drive};
 pub use frontend::{FrontendEnd, FrontendProcess, Released, set_error};
 pub use log::{LeftOut, LogAllowance};
+pub use waits::{EndWait, Refusals};
 
 use ringway_xenbus::XenbusState;
 use ringway_xenstore::Refusal;

@@ -1,6 +1,7 @@
 //! Both ends on a XenStore in memory, with processes that serve no frames.
 
 mod observed;
+mod waits;
 
 use std::time::{Duration, Instant};
 
