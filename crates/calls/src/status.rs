@@ -201,8 +201,26 @@ pub struct VifStatus {
     pub restarts: u64,
     /// Why it is closed, if it is.
     pub error: Option<String>,
+    /// What it waits for as a whole: `script` (the toolstack's), `resources` of this host, `keys`
+    /// that its guest changes faster than they are read, the end of its `quarantine`.
+    #[serde(default)]
+    pub waits: Vec<WaitStatus>,
+    /// What XenStore has refused its backend, if that has happened.
+    #[serde(default)]
+    pub refusals: Option<RefusalsStatus>,
     /// The queues in use.
     pub queues: Vec<QueueStatus>,
+}
+
+/// Requests that XenStore has refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalsStatus {
+    /// How many.
+    pub count: u64,
+    /// The last of them, and the reason.
+    pub last: String,
+    /// How long ago that was.
+    pub milliseconds: u64,
 }
 
 /// A port of Open vSwitch, and its external ids.

@@ -103,6 +103,19 @@ impl Quarantine {
         })
     }
 
+    /// How long ago a quarantined vif's last panic was at this time, and for how long it is still
+    /// not served.
+    pub(crate) fn times(&self, vif: &Charged, seconds: u64) -> Option<[Duration; 2]> {
+        let of_vif = self.panics.iter().filter(|panic| panic.vif == *vif);
+        let mut panics: Vec<u64> = of_vif.map(|panic| panic.seconds).collect();
+        panics.sort_unstable();
+        // When this one is forgotten, too few are left.
+        let decisive = panics.len().checked_sub(PANICS_MAX)?;
+        let since = seconds.saturating_sub(*panics.last()?);
+        let end = panics[decisive].saturating_add(QUARANTINE_DURATION.as_secs());
+        Some([since, end.saturating_sub(seconds)].map(Duration::from_secs))
+    }
+
     /// Forgets the panics of a vif, on an administrator's request or because the vif was removed.
     /// Returns whether there were any.
     pub fn release(&mut self, vif: &Charged, notes: &mut impl Notes) -> bool {
@@ -176,6 +189,10 @@ mod tests {
         let reason = quarantine.reason(&vif(1)).expect("twice is too often");
         assert!(reason.contains("ringway vif release vif1.0"), "{reason}");
         assert_eq!(quarantine.reason(&vif(2)), None);
+        let now = notes.seconds + 60;
+        let left = QUARANTINE_DURATION - Duration::from_secs(60);
+        assert_eq!(quarantine.times(&vif(1), now), Some([Duration::from_secs(60), left]));
+        assert_eq!(quarantine.times(&vif(2), now), None);
         assert!(quarantine.release(&vif(1), &mut notes));
         assert!(!quarantine.release(&vif(1), &mut notes));
         assert_eq!(quarantine.reason(&vif(1)), None);
@@ -201,6 +218,9 @@ mod tests {
         let mut quarantine = Quarantine::read(&mut notes);
         assert!(quarantine.reason(&vif(1)).is_some());
         assert!(!quarantine.expire(&mut notes));
+        // The panic at 0 is forgotten already, and two are left until that at 100 is.
+        let times = [0, 100].map(Duration::from_secs);
+        assert_eq!(quarantine.times(&vif(1), hours), Some(times));
         notes.seconds += 100;
         assert!(quarantine.expire(&mut notes));
         assert_eq!(quarantine.reason(&vif(1)), None);

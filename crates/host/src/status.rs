@@ -19,11 +19,12 @@ use ringway_xenstore::{Lost, unless_refused};
 use crate::device::{Link, Place, Purpose};
 use crate::host::Host;
 use crate::limited::{flood_limit, storm_limits};
+use crate::notes::Notes;
 use crate::other_port::OtherPort;
 use crate::shared::Shared;
 use crate::uplink::UplinkPort;
 use crate::vif_state::VifState;
-use crate::waits::{Receiver, Waits};
+use crate::waits::{self, Receiver, Waits};
 use crate::world::{Parts, World};
 use crate::xen::XenVif;
 
@@ -70,6 +71,8 @@ const SWITCH: &str = "switch";
 struct View<'a> {
     shared: &'a Shared,
     now: Instant,
+    /// That of the clock of notes, in seconds.
+    seconds: u64,
     roster: Option<&'a Roster>,
     /// The links of the host, if it could read them.
     links: Option<&'a [Link]>,
@@ -89,7 +92,8 @@ impl<W: World> Host<W> {
         let has_devices = self.states().any(|state| state.device.is_some());
         let links = has_devices.then(|| parts.devices.links()).flatten();
         let name_of = |port| self.name_at(port);
-        let view = View { shared, now, roster, links: links.as_deref(), name_of: &name_of };
+        let (links, seconds) = (links.as_deref(), Notes::seconds(&*parts.notes));
+        let view = View { shared, now, seconds, roster, links, name_of: &name_of };
         let mut vifs = Vec::new();
         for (vif, xen) in self.vifs() {
             let name = parts.store.read(&format!("/local/domain/{}/name", vif.frontend));
@@ -135,6 +139,8 @@ impl View<'_> {
             hash: hash_status(&state.hashing()),
             groups_wanted: groups_wanted(state),
             headroom: state.connection.as_ref().map_or(0, |_| state.headroom.get()),
+            waits: waits::of_end(end, self.now).chain(status.waits).collect(),
+            refusals: waits::refusals(end, self.now),
             ..status
         }
     }
@@ -184,6 +190,9 @@ impl View<'_> {
             max_queues: state.offer.queues_max,
             offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
             limits: limits_status(state, shared),
+            waits: waits::of_quarantine(&shared.quarantine, &state.charged, self.seconds)
+                .into_iter()
+                .collect(),
             queues: connection.map_or(Vec::new(), |it| {
                 let receiver = Receiver::Guest(it.device_port);
                 let waits = Waits { now, name_of: self.name_of, receiver };

@@ -1,10 +1,13 @@
-//! What the sides of queues wait for, in words.
+//! What vifs, and the sides of queues, wait for, in words.
 
 use std::time::{Duration, Instant};
 
-use ringway_calls::WaitStatus;
+use ringway_calls::{RefusalsStatus, WaitStatus};
 use ringway_datapath::{WaitCell, WaitReason};
 use ringway_switch::PortId;
+use ringway_vif_shell::{BackendEnd, EndWait};
+
+use crate::quarantine::{Charged, Quarantine};
 
 /// What the status of a port's waits is made from.
 pub(crate) struct Waits<'a> {
@@ -62,6 +65,41 @@ fn wait(kind: &str, reason: &str) -> WaitStatus {
 
 fn milliseconds(waited: Duration) -> u64 {
     u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the backend's end of a vif waits for.
+pub(crate) fn of_end(end: &BackendEnd, now: Instant) -> impl Iterator<Item = WaitStatus> {
+    end.waits(now).map(move |(awaited, since)| {
+        let said = match awaited {
+            EndWait::Script => wait(
+                "script",
+                "the toolstack's hotplug script has not reported that its device is connected",
+            ),
+            EndWait::Resources => {
+                wait("resources", "this host lacks what it needs, and tries again")
+            }
+            EndWait::Keys => wait("keys", "its guest changes its keys faster than they are read"),
+        };
+        WaitStatus { milliseconds: milliseconds(now.saturating_duration_since(since)), ..said }
+    })
+}
+
+/// What XenStore has refused the backend's end of a vif.
+pub(crate) fn refusals(end: &BackendEnd, now: Instant) -> Option<RefusalsStatus> {
+    let refusals = end.refusals()?;
+    let milliseconds = milliseconds(now.saturating_duration_since(refusals.at));
+    Some(RefusalsStatus { count: refusals.count, last: refusals.last.to_string(), milliseconds })
+}
+
+/// For how long a vif has been in quarantine at this time, and still will be.
+pub(crate) fn of_quarantine(
+    quarantine: &Quarantine,
+    vif: &Charged,
+    seconds: u64,
+) -> Option<WaitStatus> {
+    let [since, left] = quarantine.times(vif, seconds)?;
+    let reason = format!("it is quarantined for {} more minutes", left.as_secs().div_ceil(60));
+    Some(WaitStatus { milliseconds: milliseconds(since), ..wait("quarantine", &reason) })
 }
 
 #[cfg(test)]

@@ -151,4 +151,12 @@ fn a_vif_says_what_its_queues_wait_for() {
     assert_eq!(wait.reason, "its guest posts no buffers");
     let shown = host.text(&["vif", "show", &name]);
     assert!(shown.contains("queue 0: frames to the guest wait for "), "{shown}");
+
+    // Who connects again and again has to wait, too.
+    let kind = host.wait("the guest to be too fast", SOON, |host| {
+        guest.disconnect();
+        guest.connect();
+        host.vif(&name)?.waits.first().map(|wait| wait.kind.clone())
+    });
+    assert_eq!(kind, "keys");
 }

@@ -4,8 +4,8 @@
 use anyhow::{Context as _, Result};
 use clap::Args;
 use ringway_control::{
-    HashStatus, LimitsStatus, OvsStatus, QueueStatus, RateStatus, VifStatus, VirtioStatus,
-    WaitStatus,
+    HashStatus, LimitsStatus, OvsStatus, QueueStatus, RateStatus, RefusalsStatus, VifStatus,
+    VirtioStatus, WaitStatus,
 };
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::table;
@@ -66,6 +66,7 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("restarts", &vif.restarts.to_string()),
         ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),
         ("error", vif.error.as_deref().unwrap_or("-")),
+        ("refusals", &vif.refusals.as_ref().map_or_else(|| "-".to_owned(), refusals)),
     ] {
         text += &format!("{key:17} {}\n", table::shown(value));
     }
@@ -78,18 +79,31 @@ pub(super) fn run(args: &Show) -> Result<()> {
     for (key, value) in limits(&vif.limits) {
         text += &format!("{key:17} {}\n", table::shown(&value));
     }
-    let waits: String = vif.queues.iter().flat_map(waits).collect();
+    let waits = waits(&vif);
     print(&(text + "\n" + &counters(&[vif]) + &waits))
 }
 
-/// What the sides of a queue wait for, in lines for people.
-fn waits(queue: &QueueStatus) -> impl Iterator<Item = String> {
-    let sides =
-        [("frames from the guest", &queue.tx_wait), ("frames to the guest", &queue.rx_wait)];
-    sides.into_iter().filter_map(|(what, wait)| {
-        let WaitStatus { reason, milliseconds, .. } = wait.as_ref()?;
-        Some(format!("queue {}: {what} wait for {milliseconds} ms: {reason}\n", queue.index))
-    })
+/// What a vif and the sides of its queues wait for, in lines for people.
+fn waits(vif: &VifStatus) -> String {
+    let line = |what: &str, wait: &WaitStatus| {
+        let WaitStatus { reason, milliseconds, .. } = wait;
+        format!("{what} for {milliseconds} ms: {}\n", table::shown(reason))
+    };
+    let whole = vif.waits.iter().map(|wait| line("it waits", wait));
+    let of_queue = |queue: &QueueStatus| {
+        let index = queue.index;
+        let tx = format!("queue {index}: frames from the guest wait");
+        let rx = format!("queue {index}: frames to the guest wait");
+        let sides = [(tx, &queue.tx_wait), (rx, &queue.rx_wait)];
+        sides.map(|(what, wait)| wait.as_ref().map_or_else(String::new, |it| line(&what, it)))
+    };
+    whole.chain(vif.queues.iter().flat_map(of_queue)).collect()
+}
+
+/// What XenStore has refused, for people.
+fn refusals(refusals: &RefusalsStatus) -> String {
+    let RefusalsStatus { count, last, milliseconds } = refusals;
+    format!("{count}, the last {milliseconds} ms ago: {last}")
 }
 
 /// The most queues of a vif, now and for its next front-end, for people.
@@ -209,6 +223,30 @@ mod tests {
     use ringway_xenbus::{LIMITS, Limit};
 
     use super::*;
+
+    #[test]
+    fn each_wait_has_a_line_with_its_time_and_its_reason() {
+        let wait = |reason: &str, milliseconds| WaitStatus {
+            reason: reason.to_owned(),
+            milliseconds,
+            ..WaitStatus::default()
+        };
+        let (tx_wait, rx_wait) = (Some(wait("a\nb has no room", 7)), Some(wait("no buffers", 60)));
+        let queue = |index| QueueStatus { index, ..QueueStatus::default() };
+        let queues = vec![
+            queue(0),
+            QueueStatus { tx_wait, ..queue(1) },
+            QueueStatus { rx_wait, ..queue(2) },
+        ];
+        let vif = VifStatus { waits: vec![wait("too fast", 3)], queues, ..VifStatus::default() };
+        let shown = waits(&vif);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines.len(), 3, "{shown}");
+        assert_eq!(lines[0], "it waits for 3 ms: too fast");
+        assert!(lines[1].starts_with("queue 1: frames from the guest wait for 7 ms: a"), "{shown}");
+        assert_eq!(lines[2], "queue 2: frames to the guest wait for 60 ms: no buffers");
+        assert_eq!(waits(&VifStatus::default()), "");
+    }
 
     #[test]
     fn each_limit_has_the_name_by_which_it_is_set() {
