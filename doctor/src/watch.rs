@@ -13,7 +13,7 @@ use crate::finding::Severity;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::ethtool::queue_counter;
 use crate::parse::nic::NicCounters;
-use crate::parse::ringway::{CONNECTED, Vif, Vifs};
+use crate::parse::ringway::{CONNECTED, Queue, Vif, Vifs, Wait};
 use crate::parse::softnet::Softnet;
 use crate::report::Report;
 use ringway_evidence::facts;
@@ -104,6 +104,11 @@ const VIF_PACKETS: Family =
 const VIF_DROPS: Family = counter(
     "ringway_doctor_vif_drops_total",
     "Frames that ringway dropped at a vif, by its reasons.",
+);
+const VIF_WAIT: Family = gauge(
+    "ringway_doctor_vif_wait_seconds",
+    "For how long frames of such a queue have waited, and the kind of what they wait for in \
+     `ringway vif show --json`; 0 if they do not. Without a queue: what the vif waits for.",
 );
 const VIF_LIMIT: Family = gauge(
     "ringway_doctor_vif_limit",
@@ -223,6 +228,7 @@ impl Page {
                 self.add(VIF_LIMIT, &[("interface", &vif.name), ("limit", limit)], most);
             }
             self.drops(vif);
+            self.waits(vif);
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for queue in &vif.queues {
                 let before = span.before.queue(&vif.name, queue.index);
@@ -252,6 +258,23 @@ impl Page {
         }
         for (reason, count) in dropped {
             self.add(VIF_DROPS, &[("interface", &vif.name), ("reason", reason)], float(count));
+        }
+    }
+
+    /// What a vif and its queues wait for.
+    fn waits(&mut self, vif: &Vif) {
+        let interface = ("interface", vif.name.as_str());
+        for wait in &vif.waits {
+            self.add(VIF_WAIT, &[interface, ("reason", &wait.kind)], wait.seconds());
+        }
+        for Queue { index, tx_wait, rx_wait, .. } in &vif.queues {
+            let index = index.to_string();
+            let queue = ("queue", index.as_str());
+            for (direction, wait) in [("tx", tx_wait), ("rx", rx_wait)] {
+                let reason = wait.as_ref().map_or("", |wait| wait.kind.as_str());
+                let labels = [interface, queue, ("direction", direction), ("reason", reason)];
+                self.add(VIF_WAIT, &labels, wait.as_ref().map_or(0.0, Wait::seconds));
+            }
         }
     }
 
@@ -338,7 +361,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for rules and dashboards.
-pub fn names() -> [&'static str; 22] {
+pub fn names() -> [&'static str; 23] {
     [
         INFO,
         WORST,
@@ -351,6 +374,7 @@ pub fn names() -> [&'static str; 22] {
         VIF_BYTES,
         VIF_PACKETS,
         VIF_DROPS,
+        VIF_WAIT,
         VIF_LIMIT,
         VIF_RESTARTS,
         REFUSED,
@@ -418,13 +442,15 @@ mod tests {
             let vif = |name: &str, kind: &str, state: &str| {
                 let queue = format!(
                     "{{\"index\":0,\"tx_packets\":7,\"tx_bytes\":{bytes},\"rx_packets\":5,\
-                     \"rx_bytes\":6,\"dropped\":{{\"rate_limit\":3}}}}"
+                     \"rx_bytes\":6,\"dropped\":{{\"rate_limit\":3}},\
+                     \"rx_wait\":{{\"kind\":\"no_buffers\",\"milliseconds\":1500}}}}"
                 );
                 format!(
                     "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\
                      \"state\":\"{state}\",\"version\":\"7\",\"restarts\":2,\
                      \"limits\":{{\"rate\":{{\"bytes\":1250,\"interval_us\":1000}},\
                      \"broadcast\":{{\"frames_per_second\":50}}}},\
+                     \"waits\":[{{\"kind\":\"script\",\"milliseconds\":250}}],\
                      \"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
                 )
             };
@@ -459,6 +485,11 @@ mod tests {
             "ringway_doctor_vif_packets_total{interface=\"vm1\",queue=\"0\",direction=\"rx\"} 5",
             "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"queue_full\"} 0",
             "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"rate_limit\"} 6",
+            "ringway_doctor_vif_wait_seconds{interface=\"vif1.0\",reason=\"script\"} 0.25",
+            "ringway_doctor_vif_wait_seconds{interface=\"vif1.0\",queue=\"0\",direction=\"rx\",\
+             reason=\"no_buffers\"} 1.5",
+            "ringway_doctor_vif_wait_seconds{interface=\"vm1\",queue=\"0\",direction=\"tx\",\
+             reason=\"\"} 0",
             "ringway_doctor_vif_limit{interface=\"vm1\",limit=\"rate\"} 10000000",
             "ringway_doctor_vif_limit{interface=\"vif1.0\",limit=\"broadcast-rate\"} 50",
             "ringway_doctor_description_refused 1",

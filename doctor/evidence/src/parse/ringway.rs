@@ -54,6 +54,9 @@ pub struct Vif {
     /// What it may send and receive at most.
     #[serde(default)]
     pub limits: Limits,
+    /// What it waits for as a whole; records of older versions lack it.
+    #[serde(default)]
+    pub waits: Vec<Wait>,
 }
 
 /// Limits of a vif, by the direction of its guest; records of older versions lack those of floods.
@@ -198,6 +201,29 @@ pub struct Queue {
     /// Frames that ringway dropped, by its reasons.
     #[serde(default)]
     pub dropped: BTreeMap<String, u64>,
+    /// What frames from the guest wait for, if they wait.
+    #[serde(default)]
+    pub tx_wait: Option<Wait>,
+    /// What frames to it wait for, if they wait.
+    #[serde(default)]
+    pub rx_wait: Option<Wait>,
+}
+
+/// Why something waits.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Wait {
+    /// In one word; empty in records of older versions.
+    #[serde(default)]
+    pub kind: String,
+    /// For how long it has waited.
+    pub milliseconds: u64,
+}
+
+impl Wait {
+    /// For how long it has waited, in seconds.
+    pub fn seconds(&self) -> f64 {
+        float(self.milliseconds) / 1e3
+    }
 }
 
 impl Counters for Vifs {
