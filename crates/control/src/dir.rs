@@ -175,6 +175,11 @@ impl RunDir {
         self.0.join("flow-key")
     }
 
+    /// The number of the domain of real Xen whose vifs the host serves, for who stops it.
+    pub fn xen_domain(&self) -> PathBuf {
+        self.0.join("xen-domain")
+    }
+
     /// A file that is locked while a process changes ports of Open vSwitch for this host. One that
     /// has outlived a killed host still has it.
     pub fn plugging(&self) -> PathBuf {

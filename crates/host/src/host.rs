@@ -9,7 +9,7 @@ use ringway_vif_shell::device::read_keys;
 use ringway_wire::DomId;
 use ringway_xenbus::backend::Input;
 use ringway_xenbus::{KeySet, Vif, XenbusState};
-use ringway_xenstore::{Client, Lost, Transport, Watched, unless_refused};
+use ringway_xenstore::{Lost, Watched, unless_refused};
 
 use crate::comparison::Followed;
 use crate::device::{Keeper, Link, Purpose};
@@ -18,7 +18,7 @@ use crate::order::{self, Traffic};
 use crate::pairs::update_pairs;
 use crate::quarantine::Charged;
 use crate::round_robin::{RoundRobin, VifEvents};
-use crate::scope::{ROOT_TOKEN, Scope, log_refusal, unwatch_vif, watch_vif};
+use crate::scope::{ROOT_TOKEN, Scope, list, log_refusal, unwatch_vif, watch_vif};
 use crate::shared::{QueueDown, Shared};
 use crate::uplink::UplinkPort;
 use crate::vif_state::VifState;
@@ -568,9 +568,4 @@ impl<W: World> Host<W> {
             self.shared.quarantine.release(&Charged::Xen(vif), parts.notes);
         }
     }
-}
-
-/// The entries of a directory; empty if it does not exist or may not be read.
-fn list<T: Transport>(store: &mut Client<T>, dir: &str) -> Result<Vec<String>, Lost> {
-    unless_refused(store.directory(dir), Vec::new())
 }

@@ -18,6 +18,7 @@ mod changes;
 mod chosen;
 mod comparison;
 mod connection;
+mod cut;
 mod defaults;
 mod device;
 mod drop_log;
@@ -56,6 +57,7 @@ pub use calls::{CallReply, NotDone};
 pub use changes::{DescriptionChanges, VifChanges};
 pub use comparison::{Comparison, Followed};
 pub use connection::Connection;
+pub use cut::cut_links;
 pub use device::{
     Bridged, Device, DeviceChange, DeviceKeeper, DeviceState, Devices, HOST_ADDRESS, HostDevice,
     HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place, Purpose,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ringway_wire::DomId;
 use ringway_xenbus::Vif;
-use ringway_xenstore::{Client, Errno, Lost, Refusal, Transport, or_refusal};
+use ringway_xenstore::{Client, Errno, Lost, Refusal, Transport, or_refusal, unless_refused};
 
 /// The token of the watch for new vifs.
 pub(crate) const ROOT_TOKEN: &str = "vifs";
@@ -81,6 +81,11 @@ pub(crate) fn log_refusal(vif: Vif, watched: Result<(), Refusal>) {
     if let Err(refusal) = watched {
         tracing::warn!(dir = vif.backend_dir(), "{refusal}");
     }
+}
+
+/// The entries of a directory; empty if it does not exist or may not be read.
+pub(crate) fn list<T: Transport>(store: &mut Client<T>, dir: &str) -> Result<Vec<String>, Lost> {
+    unless_refused(store.directory(dir), Vec::new())
 }
 
 #[cfg(test)]

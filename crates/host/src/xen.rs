@@ -23,6 +23,7 @@ use ringway_xenstore::{Client, Lost, Transport, XsError, domain_path, unless_ref
 
 use crate::attach::{NewQueues, connect, disconnect};
 use crate::chosen::{self, Chosen};
+use crate::cut;
 use crate::device::{Devices, HOST_ADDRESS};
 use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
@@ -116,6 +117,7 @@ impl<W: World> XenVif<W> {
             begun.state.join_if_plugged(shared);
         }
         begun.state.set_limits(keys, &mut parts.split(shared, now).1);
+        cut::restore(vif, keys, parts.store)?;
         match refused {
             Some(reason) => begun.feed(Input::Refused(reason), shared, parts, now)?,
             None => begun.act(shared, parts, now, |end, store, actions| {
@@ -135,6 +137,8 @@ impl<W: World> XenVif<W> {
         now: Instant,
     ) -> Result<(), Lost> {
         if let Some(keys) = keys.filter(|keys| keys.is_online()) {
+            // A host that is stopped may end after this one has begun.
+            cut::restore(self.end.vif(), keys, parts.store)?;
             let (_, mut hosting) = parts.split(shared, now);
             self.state.set_limits(keys, &mut hosting);
             self.state.set_rules(keys, &mut hosting);

@@ -8,7 +8,7 @@ use crate::links::{ELSEWHERE, Place, RENAMED, Wanted, bridge_of, far_link};
 use crate::marks::Mark;
 use crate::process::OWNER;
 use crate::toolstack::vif_of;
-use crate::world::{World, refused};
+use crate::world::{World, lost, refused};
 
 /// Calls of the kernel within which one is refused.
 const REFUSAL_MAX: usize = 24;
@@ -183,6 +183,18 @@ impl World {
             ensure(!is_well || fault.is_none(), Rule::Explanation, || {
                 format!("the device of guest {guest} is at {wanted:?}, and its fault {fault:?}")
             })?;
+        }
+        Ok(())
+    }
+
+    /// The process that has ended was to be the last, one time in four: the links of its guests are
+    /// down until the next.
+    pub(crate) fn cut_links(&mut self) -> Checked {
+        // No choice, so that worlds in which nothing is cut stay as they were.
+        if self.plane.journal.steps() % 4 == 0 {
+            let cut = self.toolstack.cut_links().map_err(|error| lost(&error))?;
+            self.plane.journal.note(|| format!("the host was stopped: {cut} links are down"));
+            self.plane.marks.add(Mark::LinkCut, u64::try_from(cut).unwrap_or(u64::MAX));
         }
         Ok(())
     }

@@ -22,6 +22,7 @@
 //! | rules of both kinds are set, and outlive a kill | `Settings` | `CallDone`, `BackendKilled` |
 //! | who reconnects floods no more than others | `Settings` | `BudgetKept` |
 //! | a link that is down, also after a kill | `Settings` | `LinkDown`, `BackendKilled` |
+//! | a link that is down while a host is stopped | `Settings` | `LinkCut` |
 //! | a virtio vif waits for its bridge | `Explanation` | `BridgeLate`, `VirtioUnattached` |
 //!
 //! Others needed no world: tests of one crate show the same. They are those of frames that are

@@ -67,6 +67,8 @@ marks! {
     RateChanged => "rate changed",
     /// The link of a vif was down at rest.
     LinkDown => "link down",
+    /// The link of a vif was down while no backend served it.
+    LinkCut => "link cut while the backend is stopped",
     /// A vif had another connection, and the budget of floods of an earlier one.
     BudgetKept => "budget kept over connections",
     /// A backend was killed before it had seen what the toolstack set.

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use ringway_datapath::{MacAddr, PortRules};
 use ringway_vif_shell::device;
 use ringway_xenbus::{Device, KeyChange, Vif, XenbusState};
-use ringway_xenstore::{Client, DomId, LocalStore, LocalTransport, Permissions, Rights, XsError};
+use ringway_xenstore::{
+    Client, DomId, LocalStore, LocalTransport, Lost, Permissions, Rights, XsError,
+};
 
 use crate::choices::Choices;
 use crate::scenario::HOST;
@@ -110,6 +112,12 @@ impl Toolstack {
         let guest_root = format!("{}/{}", Vif::backend_root(HOST), vif.frontend);
         self.0.remove(&guest_root)?;
         self.0.remove(&vif.frontend_dir())
+    }
+
+    /// Shows that the links of all connected vifs are down, as who stops their backend for good.
+    /// Returns how many were up.
+    pub(crate) fn cut_links(&mut self) -> Result<usize, Lost> {
+        ringway_host::cut_links(&mut self.0, HOST)
     }
 
     /// Sets a limit of a vif.

@@ -349,7 +349,7 @@ impl World {
     /// Starts a backend's process. It takes over the vifs of a killed one.
     pub(crate) fn start_backend(&mut self) -> Checked {
         if let Some(backend) = self.backend.take() {
-            self.succeed(&backend);
+            self.succeed(&backend)?;
         }
         let (ledger, canary) = (&self.plane.ledger, self.scenario.canary);
         let devices = self.plane.devices.iter().enumerate();
@@ -390,11 +390,12 @@ impl World {
     }
 
     /// Forgets what has ended with a killed process, whose successor starts.
-    fn succeed(&mut self, killed: &Process) {
+    fn succeed(&mut self, killed: &Process) -> Checked {
         self.plane.journal.note(|| "the backend starts again".to_owned());
         // That a guest must reconnect once it has connected was known to that process alone.
         let vifs = self.plane.guests.iter().map(|guest| vif_of(guest.domid));
         self.settings.may_keep_queues(vifs.filter(|vif| !killed.is_connected(*vif)));
+        self.cut_links()?;
         self.expect_new_devices();
         self.plugger.begin_again(&mut self.plane.choices);
         for guest in &mut self.plane.guests {
@@ -413,6 +414,7 @@ impl World {
         self.plane.dropped_before = 0;
         self.plane.ledger.settle();
         self.settings.forget_budgets();
+        Ok(())
     }
 
     /// Attaches the switch's uplink.

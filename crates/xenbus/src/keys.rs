@@ -31,6 +31,8 @@ pub const BIND: &str = "ringway-bind";
 pub(crate) const VIFNAME: &str = "vifname";
 /// Whether the link is up: in the backend's directory, where both ends read it.
 pub(crate) const CARRIER: &str = "carrier";
+/// Beside `carrier`, if that says only that no backend serves the vif; in the backend's directory.
+pub(crate) const STOPPED: &str = "ringway-stopped";
 /// Whether the toolstack has unplugged the vif; in the frontend's directory.
 pub(crate) const DISCONNECT: &str = "disconnect";
 /// The speed that the vif's device is to show; in the frontend's directory.

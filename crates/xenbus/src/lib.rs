@@ -71,6 +71,7 @@ mod place;
 mod rate;
 pub mod rules;
 mod state;
+mod stopped;
 mod vif;
 
 pub use config::{

@@ -8,9 +8,10 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::keys::{
-    Absent, BadKeys, CARRIER, DISCONNECT, KeyChange, Keys, MTU, RATE, SPEED, TRUSTED,
+    Absent, BadKeys, CARRIER, DISCONNECT, KeyChange, Keys, MTU, RATE, SPEED, STOPPED, TRUSTED,
 };
 use crate::rate::{NotARate, Rate};
+use crate::stopped::CUT;
 
 /// The highest speed that Linux shows, in megabits per second.
 const SPEED_MAX: u64 = 0x7fff_ffff; // not a limit: the kernel's
@@ -342,7 +343,7 @@ impl Keys {
     /// Whether a backend, in whose directory these are, says that the link is up.
     pub fn has_carrier(&self) -> bool {
         //= netif.h:carrier
-        self.text(CARRIER) != Some("0")
+        !matches!(self.text(CARRIER), Some("0" | CUT))
     }
 
     /// Whether a toolstack such as XenServer's, which has written these into a frontend's
@@ -384,7 +385,9 @@ impl Keys {
 
     fn link(&self, key: &str) -> Result<Option<LinkState>, BadKeys> {
         //= netif.h:carrier
-        match self.text(key) {
+        //= netif.h:carrier-stopped
+        let before = || self.text(STOPPED).filter(|was| *was == "1");
+        match self.text(key).and_then(|text| if text == CUT { before() } else { Some(text) }) {
             None => Ok(None),
             Some("1") => Ok(Some(LinkState::Up)),
             Some("0") => Ok(Some(LinkState::Down)),

@@ -81,6 +81,7 @@ impl Claim {
         remove_leftovers(&before);
         adopt(&dir)?;
         remove_files(&dir).with_context(|| format!("empty {}", dir.path().display()))?;
+        let _ = fs::remove_file(dir.xen_domain());
         Ok(Claim {
             is_default: path == default_dir(),
             dir,
@@ -362,6 +363,7 @@ pub(super) fn forget_vifs(dir: &RunDir) {
 /// and the key of flows. Directories that are empty then are removed, too.
 pub(super) fn remove_device_notes(dir: &RunDir) {
     let _ = fs::remove_file(dir.flow_key());
+    let _ = fs::remove_file(dir.xen_domain());
     forget_vifs(dir);
     // Those of the supervisor of tenants.
     let _ = fs::remove_file(dir.devices());
@@ -407,6 +409,18 @@ mod tests {
         let left: Vec<_> = fs::read_dir(dir.path()).expect("it stays").flatten().collect();
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].file_name(), "notes.txt");
+    }
+
+    #[test]
+    fn the_domain_that_a_host_served_is_known_until_the_next_host() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let claim = Claim::take(dir.path()).expect("free");
+        let known = claim.dir().xen_domain();
+        fs::write(&known, "0").expect("ours");
+        drop(claim);
+        assert!(known.exists(), "for who has stopped it");
+        let _next = Claim::take(dir.path()).expect("free");
+        assert!(!known.exists());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use ringway_backend::Sockets;
 use ringway_confine::{BACKEND_DEVICES, Confinement, Role};
-use ringway_control::Recipient;
+use ringway_control::{Recipient, RunDir, files};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::hangup::Hangup;
 use ringway_sys::xen::gntalloc::LIMIT_FILE;
@@ -64,6 +64,7 @@ pub(crate) fn serve(
     let (hypervisor, mut store) = connect_backend()?;
     let domid = hypervisor.domid();
     let mut claim = claim(dir, &mut host)?;
+    files::replace(&claim.dir().xen_domain(), domid.to_string().as_bytes())?;
     if host.is_isolated {
         drop(hypervisor);
         if let Some(accepted) = accepted {
@@ -142,6 +143,16 @@ fn supervise(
             return Ok(());
         }
     }
+}
+
+/// Shows the guests of the host that was stopped in a run directory that their links are down, if
+/// it served vifs of real Xen. The next host that serves them shows what they were.
+pub(crate) fn cut_links(dir: &RunDir) -> Result<()> {
+    let Ok(domid) = fs::read_to_string(dir.xen_domain()) else { return Ok(()) };
+    let Ok(domid) = domid.trim().parse().map(DomId) else { return Ok(()) };
+    let cut = ringway_host::cut_links(&mut Client::of_this_domain()?, domid)?;
+    tracing::debug!(cut, "links are down");
+    Ok(())
 }
 
 /// What a frontend needs of the domain that it runs in.

@@ -8,7 +8,7 @@ use clap::Args;
 use ringway_control::RunDir;
 use ringway_sys::poll::wait_readable;
 
-use crate::host::{ProcessRecord, default_dir, read_state, remove_all};
+use crate::host::{ProcessRecord, default_dir, read_state, remove_all, xen};
 
 /// How long a host may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
@@ -17,6 +17,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// Its network devices stay, with all that was set on them, and the next host with the same
 /// run directory takes them over. --remove-devices deletes them, also if no host runs.
+///
+/// On Xen, frontends that read `carrier`, as ringway's does, see that their links are down until a
+/// host serves them again.
 ///
 /// A service manager starts its service again: `systemctl stop ringway` first.
 #[derive(Debug, Args)]
@@ -44,16 +47,20 @@ pub(crate) fn run(args: &StopHost) -> Result<()> {
         None | Some(Ok(None)) if args.remove_devices => {}
         None | Some(Ok(None)) => bail!("no host runs in {shown}; --dir names another directory"),
     }
-    if args.remove_devices {
-        let next = read_state(&run_dir).processes.into_iter().next();
-        if let Some(next) = next.filter(ProcessRecord::is_alive) {
+    let next = read_state(&run_dir).processes.into_iter().next();
+    if let Some(next) = next.filter(ProcessRecord::is_alive) {
+        if args.remove_devices {
             bail!(
                 "{shown}: another host runs already (process {}), so its devices stay: stop the \
                  service that starts it",
                 next.pid
             );
         }
+        return Ok(());
+    }
+    let cut = xen::cut_links(&run_dir);
+    if args.remove_devices {
         remove_all(&run_dir)?;
     }
-    Ok(())
+    cut.context("the host has ended, and its guests do not see that")
 }
