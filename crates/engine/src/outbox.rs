@@ -140,6 +140,7 @@ impl Outbox {
         let filter = match &self.gate {
             Gate::Open => None,
             Gate::Filtered(filter) => Some(Arc::clone(filter)),
+            //= netif.h:carrier-down
             Gate::Down => {
                 return frames.for_each(|frame| self.refuse(frame, DropReason::LinkDown, pool));
             }

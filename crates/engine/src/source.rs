@@ -415,6 +415,7 @@ impl<Q: PortQueue> Source<Q> {
         self.complete_inspected(context);
         let EngineParts { batch, now, ticks, .. } = context;
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
+        //= netif.h:carrier-down
         if self.limits.is_down {
             let dropped = Verdict::Drop(DropReason::LinkDown);
             // The switch learns nothing from them.

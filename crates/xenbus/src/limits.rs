@@ -349,6 +349,7 @@ impl Keys {
     /// Whether a toolstack such as XenServer's, which has written these into a frontend's
     /// directory, has unplugged the vif.
     pub fn is_unplugged(&self) -> bool {
+        //= netif.h:frontend-link
         self.text(DISCONNECT) == Some("1")
     }
 

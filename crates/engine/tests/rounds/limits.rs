@@ -31,6 +31,7 @@ fn a_port_whose_link_is_down_gets_and_sends_nothing() {
     // By several ways into the queue: together, and one by one.
     other.far().script = [(1, 60), (1, 60), (255, 60), (1, 60_000)].into();
     bench.run(Duration::from_millis(1), |_| ());
+    //= netif.h:carrier-down
     assert_eq!((cut_off.far().received, other.far().received), (0, 0));
     assert_eq!(cut_off.dropped(DropReason::LinkDown), 2 + 4);
     assert_eq!(other.dropped(DropReason::LinkDown), 0);

@@ -86,6 +86,7 @@ fn a_guests_device_shows_its_link_mtu_and_speed_as_they_are_set() {
         host.text(&["vif", "set", "vif1.0", "link", link]);
         expect("carrier", carrier);
     }
+    //= netif.h:frontend-link
     for (key, value, what, shown) in [
         // As XenServer unplugs a vif.
         ("disconnect", "1", "carrier", "0"),
