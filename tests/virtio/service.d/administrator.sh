@@ -74,6 +74,7 @@ before() {
     page install
     expect "the service after its installation" "disabled/inactive" \
         "$(systemctl is-enabled ringway-host || true)/$(systemctl is-active ringway-host || true)"
+    demonstration
     page_text description >> /etc/ringway/host.toml
     page start
     expect "the service" active "$(systemctl is-active ringway-host)"
@@ -91,9 +92,20 @@ before() {
     systemctl kill --signal KILL --kill-whom main ringway-host
     wait_until 60 "another process after kill -9" is_other "$pid"
     works "kill -9"
+    stated_times
     first_steps
     exposure
     hotplug_scripts
+}
+
+# What `make demo` shows, by the installed program: it moves traffic, and leaves nothing.
+demonstration() {
+    ringway demo --seconds 1 > "$state/demo" 2> "$state/demo.err" ||
+        fail "ringway demo: status $?: $(tail -n 3 "$state/demo.err")"
+    cat "$state/demo"
+    grep -q ', release build$' "$state/demo.err" || fail "ringway demo: $(head -n 1 "$state/demo.err")"
+    expect "the demo's last line" "left behind: nothing" "$(tail -n 1 "$state/demo")"
+    say "the demo: works"
 }
 
 # A changed description applies at once, in the same process, and a wrong one changes nothing.
@@ -116,6 +128,16 @@ reloaded() {
 
 has_weight() {
     ringway vif show vm1 | grep -q "^weight *$1\$"
+}
+
+# What docs/xen.md states of a process that ends at once, or gets no CPU time, holds for both services.
+stated_times() {
+    local unit
+    for unit in ringway ringway-host; do
+        expect "what systemd does with $unit" \
+            "Restart=always RestartUSec=100ms StartLimitBurst=20 WatchdogUSec=2min " \
+            "$(systemctl show --property Restart,RestartUSec,StartLimitBurst,WatchdogUSec $unit | sort | tr '\n' ' ')"
+    done
 }
 
 # With processes, networks and a default run directory of its own, beside the service.
