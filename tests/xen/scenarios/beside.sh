@@ -53,7 +53,7 @@ try() {
         sleep 0.3 # waits: looks again until it is connected
     done
     states=$(frontend_key a state)/$(backend_key a state)
-    for _ in 1 2 3 4 5; do
+    for _ in $(seq $((PATIENCE * 5))); do
         # waits: it is tried again
         ! ping -q -c 1 -W 2 10.77.0.2 > /dev/null 2>&1 || { answered=yes; break; }
     done

@@ -26,11 +26,22 @@ ignore_pings() {
     guest a "echo $1 > /proc/sys/net/ipv4/icmp_echo_ignore_all"
 }
 
-# Fails if the guest replies to a ping.
+# Fails if the guest replies to a ping. What follows shows what was done with these.
 check_silence() {
     # waits: for nothing, as the guest replies to none
     ping -q -c 5 -i 0.2 -W 2 10.77.0.2 > "$state/silence" || true
     grep ' 0 received' "$state/silence" || fail "the guest replied: $(tail -n 2 "$state/silence")"
+}
+
+# Requests that the guest's kernel has had, however it replies to them.
+requests() {
+    guest a cat /proc/net/snmp | awk '/^Icmp: / && !seen++ { for (i = 1; i <= NF; i++) if ($i == "InEchos") column = i; next }
+        /^Icmp: / { print $column }'
+}
+
+# Whether it has had more of them than before: BEFORE
+has_had_more() {
+    [ "$(requests)" -gt "$1" ]
 }
 
 serve_guest 2
@@ -42,10 +53,13 @@ load pass
 check_ping dom0 10.77.0.2
 check_ping a 10.77.0.1
 load drop
+before=$(requests)
 check_silence
 ignore_pings 1
 load reply
 check_ping dom0 10.77.0.2
+# Those without a reply came first: its programs have let none of all these pass.
+expect "requests that its kernel has had" "$before" "$(requests)"
 # The longest frame, whose end is farthest behind the headroom.
 check_ping dom0 10.77.0.2 -M "do" -s 1472
 
@@ -56,7 +70,9 @@ vif_wait a
 check_headroom 256
 check_ping dom0 10.77.0.2
 load off
+before=$(requests)
 check_silence
+wait_until 60 "its kernel has had requests" has_had_more "$before"
 ignore_pings 0
 check_ping dom0 10.77.0.2
 # One change after another, none of which waits for anything but the kernel.
