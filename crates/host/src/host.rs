@@ -181,13 +181,19 @@ impl<W: World> Host<W> {
             }
             Event::Removed(name) => self.remove_virtio(&name, now, parts),
             Event::PluggerBegun => self.shared.ovs.ask_again(),
-            Event::PortDone(outcome) => {
-                if let Some((Purpose::Xen(vif), fault)) = self.shared.ovs.done(outcome, now) {
+            Event::PortDone(outcome) => match self.shared.ovs.done(outcome, now) {
+                Some((Purpose::Xen(vif), fault)) => {
                     let Some(xen) = self.vifs.get_mut(&vif) else { return Ok(()) };
                     xen.end.show_fault(parts.store, fault)?;
                     xen.announce(&mut parts.split(&mut self.shared, now).1);
                 }
-            }
+                Some((Purpose::Virtio(name), _)) => {
+                    let found = self.virtio.iter_mut().find(|it| it.state.name == name);
+                    let (_, mut hosting) = parts.split(&mut self.shared, now);
+                    found.into_iter().for_each(|it| it.state.announce(&mut hosting));
+                }
+                Some((Purpose::Uplink, _)) | None => {}
+            },
             Event::PortsFound(paths) => {
                 paths.iter().for_each(|path| self.leave_if_unneeded(path));
             }

@@ -10,7 +10,7 @@ use ringway_vhost::backend::Negotiated;
 use ringway_wire::virtio::Features;
 
 use crate::world::{Act, Machine, wanted};
-use crate::{AT_ONCE, LATER, MAC, machine};
+use crate::{LATER, MAC, machine};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -157,6 +157,5 @@ fn a_guest_on_open_vswitch_is_announced_once_it_has_its_port() {
     assert_eq!(announced(&mut machine), NOTHING);
     machine.host.shared.ovs.next_order(machine.now).expect("it joins");
     machine.on(Event::PortDone(Ok(Ids::default())));
-    machine.turn_after(AT_ONCE);
-    assert_eq!(announced(&mut machine), frames(&["10.0.0.5", "fd77::5"]));
+    assert_eq!(announced(&mut machine), frames(&["10.0.0.5", "fd77::5"]), "in no later turn");
 }

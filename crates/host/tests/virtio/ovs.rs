@@ -101,7 +101,7 @@ fn a_port_that_cannot_be_is_shown_and_tried_again_and_the_guest_stays_connected(
     machine.now = machine.host.due().expect("it is tried again");
     expect_join(&mut machine);
     done(&mut machine);
-    assert_eq!((machine.status().error, machine.host.due()), (None, None));
+    assert_eq!((machine.status().error, machine.host.shared.ovs.due()), (None, None));
 }
 
 #[test]
