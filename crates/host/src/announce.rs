@@ -35,9 +35,10 @@ impl<W: World> VifState<W> {
         if !self.arrival.is_open() || self.connection.is_none() {
             return;
         }
+        let own = self.own_address();
         if !self.is_on_network(hosting.shared) {
             self.arrival.wait();
-        } else if self.arrival.make_round(hosting.now) {
+        } else if self.arrival.make_round(hosting.now, own) {
             self.send_announcements(hosting);
         }
     }
@@ -85,14 +86,23 @@ impl<W: World> VifState<W> {
             || (vlan.untagged.is_none() && !vlan.tagged.is_empty())
     }
 
+    /// The Ethernet address that is configured for its guest, if no other port has it.
+    fn own_address(&self) -> Option<MacAddr> {
+        self.rules.mac.filter(|mac| self.has_address(*mac))
+    }
+
+    fn has_address(&self, mac: MacAddr) -> bool {
+        self.rules.refusal_of(Some(mac)).is_none()
+    }
+
     /// The addresses that are configured for its guest alone, and that no other port has.
     fn claims(&self) -> Vec<Claim> {
-        let has = |mac: &&MacAddr| self.rules.refusal_of(Some(**mac)).is_none();
-        let own = self.rules.mac.iter().filter(has);
-        let macs = own.clone().chain(self.rules.wanted.allowed_macs.iter().filter(has));
-        let macs = macs.map(|mac| Claim { mac: *mac, ip: None });
+        let own = self.own_address().into_iter();
+        let allowed = self.rules.wanted.allowed_macs.iter().copied();
+        let macs = own.clone().chain(allowed.filter(|mac| self.has_address(*mac)));
+        let macs = macs.map(|mac| Claim { mac, ip: None });
         let ips = self.rules.wanted.allowed.iter().filter_map(|network| network.host_address());
-        let ips = own.flat_map(|mac| ips.clone().map(|ip| Claim { mac: *mac, ip: Some(ip) }));
+        let ips = own.flat_map(|mac| ips.clone().map(move |ip| Claim { mac, ip: Some(ip) }));
         macs.chain(ips).collect()
     }
 

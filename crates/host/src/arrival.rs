@@ -12,28 +12,48 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ringway_datapath::MacAddr;
 use ringway_engine::Announcement;
 use ringway_xenstore::RateLimit;
 
-/// How often an arrival is announced. Open vSwitch may have the port and no flows for it yet, and
-/// any frame may be lost. RFC 4861 (7.2.6) allows three times.
-const ROUNDS: u32 = 3;
-/// The pause after the first time, which doubles.
-const PAUSE: Duration = Duration::from_secs(1);
+/// When an arrival is announced: each round after a pause of so many milliseconds. Any frame may be
+/// lost, so all is announced three times, as often as RFC 4861 (7.2.6) allows, and its second
+/// apart.
+///
+/// Open vSwitch may have a port and, for some milliseconds more, no flows for it, so the Ethernet
+/// address is announced soon again.
+const ROUNDS: [(u64, Extent); 7] = [
+    (0, Extent::All),
+    (50, Extent::Address),
+    (50, Extent::Address),
+    (100, Extent::Address),
+    (200, Extent::Address),
+    (600, Extent::All),
+    (2000, Extent::All),
+];
 /// Arrivals of a vif that are announced in a burst, and the interval after that: a guest that
 /// returns again and again must not flood the network.
 const ARRIVALS_BURST: u32 = 4;
 const ARRIVAL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What a round announces.
+#[derive(Debug, Clone, Copy)]
+enum Extent {
+    /// All that is known of the guest.
+    All,
+    /// Its own Ethernet address, if that is configured.
+    Address,
+}
 
 /// The last arrival of a vif's guest.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     /// What is announced.
     pub(crate) announcement: Arc<Announcement>,
-    rounds_left: u32,
-    /// When the next round is due, once the vif is on its network.
+    /// The next of [`ROUNDS`].
+    round: usize,
+    /// When it is due, once the vif is on its network.
     next: Option<Instant>,
-    pause: Duration,
     rate_limit: RateLimit,
 }
 
@@ -42,9 +62,8 @@ impl Arrival {
     pub(crate) fn none(now: Instant) -> Arrival {
         Arrival {
             announcement: Arc::default(),
-            rounds_left: 0,
+            round: ROUNDS.len(),
             next: None,
-            pause: PAUSE,
             rate_limit: RateLimit::new(ARRIVALS_BURST, ARRIVAL_INTERVAL, now),
         }
     }
@@ -57,22 +76,22 @@ impl Arrival {
     /// This is announced from now on.
     pub(crate) fn begin(&mut self, announcement: Announcement) {
         self.announcement = Arc::new(announcement);
-        (self.rounds_left, self.next, self.pause) = (ROUNDS, None, PAUSE);
+        (self.round, self.next) = (0, None);
     }
 
     /// The guest has left.
     pub(crate) fn end(&mut self) {
-        (self.announcement, self.rounds_left, self.next) = (Arc::default(), 0, None);
+        (self.announcement, self.round, self.next) = (Arc::default(), ROUNDS.len(), None);
     }
 
     /// Whether rounds are left.
     pub(crate) fn is_open(&self) -> bool {
-        self.rounds_left > 0
+        self.round < ROUNDS.len()
     }
 
     /// Whether a round was made, and others are left.
     pub(crate) fn has_begun(&self) -> bool {
-        (1..ROUNDS).contains(&self.rounds_left)
+        (1..ROUNDS.len()).contains(&self.round)
     }
 
     /// When the next round is due.
@@ -85,15 +104,20 @@ impl Arrival {
         self.next = None;
     }
 
-    /// Makes a round if it is due. Returns whether there is something to send.
-    pub(crate) fn make_round(&mut self, now: Instant) -> bool {
-        if !self.is_open() || *self.next.get_or_insert(now) > now {
+    /// Makes a round if it is due. Returns whether there is something to send. `own` is what it
+    /// announces of the guest if that is its Ethernet address alone.
+    pub(crate) fn make_round(&mut self, now: Instant, own: Option<MacAddr>) -> bool {
+        let Some((_, extent)) = ROUNDS.get(self.round) else { return false };
+        if *self.next.get_or_insert(now) > now {
             return false;
         }
-        self.rounds_left -= 1;
-        self.next = self.is_open().then(|| now + self.pause);
-        self.pause *= 2;
-        self.announcement.repeat();
+        self.round += 1;
+        let next = ROUNDS.get(self.round);
+        self.next = next.map(|(pause, _)| now + Duration::from_millis(*pause));
+        match extent {
+            Extent::All => self.announcement.repeat(),
+            Extent::Address => own.iter().for_each(|mac| self.announcement.ask(*mac)),
+        }
         true
     }
 }
