@@ -13,7 +13,7 @@ PUBLIC := wire ring steering xenbus netfront
 .DEFAULT_GOAL := help
 .PHONY: help demo check test nightly fuzz bench miri sim-million build deb clean xen-smoke xen-full
 .PHONY: mutants virtio-migrate virtio-dpdk virtio-admin docs semver xen-admin xen-race hostile arm64 arm64-test
-.PHONY: xen-arm64
+.PHONY: xen-arm64 ovn
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -107,6 +107,12 @@ virtio-admin: ## execute docs/virtio.md and first-steps.md on whole Debians 12 a
 	$(MAKE) deb
 	tests/virtio/service bookworm
 	tests/virtio/service trixie
+
+# OVN_ARGS="..." selects scenarios, and more: tests/ovn/run --help
+ovn: ## connect guests of both kinds on three hosts by OVN, in namespaces; move them, break things
+	scripts/install-packages ovn
+	$(CARGO) build --release --package ringway
+	tests/ovn/run $(OVN_ARGS)
 
 xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes
 	scripts/install-packages xen

@@ -1,6 +1,7 @@
 //! Checks the pages whose blocks of code are run: of `docs/xen.md`, `tests/xen` runs each, or the
 //! block states why not; of `docs/virtio.md`, `tests/virtio` runs the service; of
-//! `docs/first-steps.md`, `tests/first-steps.sh` runs each, in an e2e test.
+//! `docs/first-steps.md`, `tests/first-steps.sh` runs each, in an e2e test; of `docs/ovn.md`,
+//! `tests/ovn` does.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +16,11 @@ struct Page {
     section: Option<&'static str>,
 }
 
-const PAGES: [Page; 3] = [
+const PAGES: [Page; 4] = [
     Page { path: "docs/xen.md", scenarios: "tests/xen/", section: None },
     Page { path: "docs/virtio.md", scenarios: "tests/virtio/", section: Some("## As a service") },
     Page { path: "docs/first-steps.md", scenarios: "tests/first-steps.sh", section: None },
+    Page { path: "docs/ovn.md", scenarios: "tests/ovn/", section: None },
 ];
 /// On a line of its own before a block: the name by which a scenario runs it.
 const RUN: &str = "<!-- run: ";
