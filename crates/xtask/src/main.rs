@@ -2,8 +2,8 @@
 //!
 //! - `check`: before each push, in two minutes: style, rules, unit tests, 2,500 simulated hosts.
 //! - `test`: what CI runs: also the tests of all crates and of the program, and 10,000 hosts.
-//! - `nightly`: everything, with bounds on time: packages, Arm64, fuzz targets, real Xen, hostile
-//!   guests.
+//! - `nightly`: everything, with bounds on time: packages, Arm64, fuzz targets, real Xen, hosts
+//!   with OVN, hostile guests.
 //! - `fmt`: formats all code, the doctor's checks included, which no `mod` names.
 //! - `tidy`: style that a program can check: the layers of crates, cycles between files, unsafe
 //!   code, lengths, words, links between documents, and outdated figures.
@@ -163,6 +163,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("public crates", || libraries::ci(root));
     steps.run("docs/libraries.md executed", || libraries::outside(root));
     steps.run("release build", || run::build(root));
+    steps.run("guests on OVN", || run::guests_on_ovn(root));
     steps.run("hostile guests", || run::hostile(root));
     steps.run("Debian packages", || package(root));
     steps.run("docs/virtio.md executed", || run::service_page(root));

@@ -36,7 +36,7 @@ pub(crate) const SEEDS_OF_TEST: &str = "0..10000";
 pub(crate) const SEEDS_OF_NIGHTLY: &str = "0..100000";
 /// Crates that can use loom's atomics, with a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
-/// The exit status of scripts that boot systems, on a machine that cannot.
+/// The exit status of scripts that boot systems or make hosts, on a machine that cannot.
 const CANNOT_BOOT: i32 = 77;
 
 /// The metadata of the workspace.
@@ -136,7 +136,14 @@ pub(crate) fn real_xen(root: &Path) -> Result<()> {
     rig(root, "tests/xen/run", &["--set", "full"], "real Xen")
 }
 
-/// Runs a script that boots systems; skips `what` if this machine cannot.
+/// Guests on hosts that OVN connects, and docs/ovn.md, with the release build. What was measured is
+/// in `ovn.json`, where cargo builds.
+pub(crate) fn guests_on_ovn(root: &Path) -> Result<()> {
+    let results = target_dir(root).join("ovn.json").display().to_string();
+    rig(root, "tests/ovn/run", &["--json", &results], "guests on OVN")
+}
+
+/// Runs a script that boots systems or makes hosts; skips `what` if this machine cannot.
 fn rig(root: &Path, script: &str, arguments: &[&str], what: &str) -> Result<()> {
     let line = format!("{script} {}", arguments.join(" "));
     println!("{line}");
