@@ -22,13 +22,14 @@ use ringway_xenstore::RateLimit;
 ///
 /// Open vSwitch may have a port and, for some milliseconds more, no flows for it, so the Ethernet
 /// address is announced soon again.
-const ROUNDS: [(u64, Extent); 7] = [
+const ROUNDS: [(u64, Extent); 8] = [
     (0, Extent::All),
-    (50, Extent::Address),
-    (50, Extent::Address),
-    (100, Extent::Address),
-    (200, Extent::Address),
-    (600, Extent::All),
+    (10, Extent::Address),
+    (20, Extent::Address),
+    (40, Extent::Address),
+    (80, Extent::Address),
+    (160, Extent::Address),
+    (690, Extent::All),
     (2000, Extent::All),
 ];
 /// Arrivals of a vif that are announced in a burst, and the interval after that: a guest that

@@ -53,15 +53,15 @@ fn a_guest_is_announced_when_another_front_end_brings_it_and_not_when_one_return
     connect(&mut machine, 7);
     assert_eq!(announced(&mut machine), own);
     // Open vSwitch may not have had flows for it.
-    let soon = [50, 50, 100, 200].map(|pause| (pause, frames(&[])));
-    for (pause, expected) in soon.into_iter().chain([600, 2000].map(|it| (it, own.clone()))) {
+    let soon = [10, 20, 40, 80, 160].map(|pause| (pause, frames(&[])));
+    for (pause, expected) in soon.into_iter().chain([690, 2000].map(|it| (it, own.clone()))) {
         assert_eq!(machine.host.due(), Some(machine.now + Duration::from_millis(pause)));
         machine.turn_after(Duration::from_millis(pause - 1));
         assert_eq!(announced(&mut machine), NOTHING);
         machine.turn_after(Duration::from_millis(1));
         assert_eq!(announced(&mut machine), expected);
     }
-    assert_eq!((machine.host.due(), machine.status().announced), (None, Some(13)));
+    assert_eq!((machine.host.due(), machine.status().announced), (None, Some(14)));
     machine.turn_after(LATER);
     // Its guest starts again, or the connection was lost.
     machine.front_end(&[Act::Stop(0), Act::Start(0, true), Act::Apply, Act::Leave]);
