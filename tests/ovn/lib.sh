@@ -15,7 +15,10 @@ PATH=$work/bin:$PATH
 # shellcheck source=tests/steps.sh
 . "$here/../steps.sh"
 
+# The output of what failed may be in a file.
+exec 3>&1
 fail() {
+    exec >&3 2>&3
     say "FAILED: $*"
     local log
     for log in "$state"/*.log; do

@@ -79,13 +79,16 @@ kill_controller() {
 
 # Besides the guests, it pings the veth pair, and counts what the guests lose more than that.
 kill_vswitchd() {
-    local lost trial web=() db=() plain
+    local lost trial web=() db=() plain before
     for ((trial = 1; trial <= trials; trial++)); do
         pings_start web probe 10.9.0.1
         pings_start db probe 10.9.0.2
         pings_start plain probe 10.9.0.8
         stream_start probe 10.9.0.1
-        kill -9 "$(on hv2 cat /run/openvswitch/ovs-vswitchd.pid)"
+        before=$(on hv2 cat /run/openvswitch/ovs-vswitchd.pid)
+        kill -9 "$before"
+        # The next one refuses to start beside it.
+        wait_soon "the end of ovs-vswitchd" eval "! kill -0 $before"
         vswitchd_start hv2
         pings_end plain
         plain=$lost
