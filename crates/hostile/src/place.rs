@@ -16,6 +16,7 @@ const HOST: DomId = DomId(0);
 /// Memory for the rings, buffers and grants of eight queues.
 const MEMORY_BYTES: u64 = 16 << 20;
 /// How long a backend may take to release a vif.
+// waits: the domain then goes all the same, and what the backend makes of that is measured.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Domain 0 of a running emulated host, beside the process that started it.

@@ -106,7 +106,7 @@ fn in_rust(line: &str) -> Option<&'static str> {
     };
     let is_comment = line.trim_start().starts_with("//");
     if has_any(&["sleep(", "nanosleep(", "clock_nanosleep(", "park_timeout("])
-        || (!is_comment && sleeps_in_shell(line))
+        || (!is_comment && (sleeps_in_shell(line) || sleeps_as_program(line)))
     {
         Some("it sleeps")
     } else if lasts_otherwise(&LIMITED)
@@ -134,7 +134,8 @@ fn in_rust(line: &str) -> Option<&'static str> {
 }
 
 /// Calls with their limit first.
-const LIMITED: [&str; 3] = ["recv_timeout(", "set_read_timeout(Some(", "set_write_timeout(Some("];
+const LIMITED: [&str; 4] =
+    ["recv_timeout(", "set_read_timeout(Some(", "set_write_timeout(Some(", "all_respond("];
 
 /// Whether a call that waits for something has a limit behind that which is no patience.
 fn has_short_limit(code: &str) -> bool {
@@ -184,8 +185,11 @@ fn is_patience(argument: &str) -> bool {
     PATIENCES.iter().any(|patience| name.ends_with(patience))
 }
 
-/// Whether a tool that a line runs gives up soon: `ping`, unless it is tried in a loop, `socat`, or
-/// a socket of Python's.
+/// Options of tools with a limit in seconds.
+const LIMITS_OF_TOOLS: [&str; 3] = ["--timeout=", "--max-time", "ConnectTimeout="];
+
+/// Whether a tool that a line runs gives up soon: `ping`, unless it is tried in a loop, `socat`, a
+/// socket of Python's, or one that has an option for that.
 fn gives_up_soon(line: &str) -> bool {
     let is_short = |secs: f64| secs < f64::from(PATIENCE_SECS_MIN);
     let has_short = |word: &str| number_after(line, word).is_some_and(is_short);
@@ -194,6 +198,7 @@ fn gives_up_soon(line: &str) -> bool {
     (line.contains("ping") && !is_tried && (has_short("-w") || has_short("-W")))
         || tries.is_some_and(|(tries, pause)| is_short(tries * pause))
         || has_short(".settimeout(")
+        || LIMITS_OF_TOOLS.iter().any(|option| has_short(option))
 }
 
 /// The number behind a word, of the same argument or of the next.
@@ -204,11 +209,15 @@ fn number_after(line: &str, word: &str) -> Option<f64> {
     number[..end.unwrap_or(number.len())].parse().ok()
 }
 
-/// The whole seconds of a constant with such a name.
+/// The whole seconds of a constant with such a name, or one that says that something ends then.
 fn patience_secs(code: &str) -> Option<u32> {
-    let mut constants = PATIENCES.iter().filter_map(|name| code.split_once(name));
-    let value = constants.find_map(|(_, rest)| rest.strip_prefix(": "))?;
-    let (_, value) = value.split_once(" = ")?;
+    let mut names = PATIENCES.iter().chain(&["TIMEOUT"]);
+    let value = names.find_map(|name| code.split_once(name)?.1.strip_prefix(": "))?;
+    let (kind, value) = value.split_once(" = ")?;
+    // An option of a tool has its number in it, and the other patience has its own.
+    if kind == "&str" || is_patience(value) {
+        return None;
+    }
     let secs = ["from_secs(", "tv_sec: "].iter().find_map(|unit| value.split_once(unit));
     let digits = secs.map_or("0", |(_, secs)| secs);
     let end = digits.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(digits.len());
@@ -230,6 +239,11 @@ fn in_shell(line: &str) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Whether a command of several strings sleeps.
+fn sleeps_as_program(line: &str) -> bool {
+    number_after(line, "\"sleep\"").is_some_and(|secs| secs < SLEEP_SECS_MAX)
 }
 
 /// Whether a command of a shell sleeps, be it part of a string.
@@ -297,6 +311,11 @@ mod tests {
             concat!("    tool(pid, \"pi", "ng -c1 -w2 a\");"),
             concat!("    f(\"TCP:a:7,ret", "ry=100,interval=0.05\");"),
             concat!("s.set", "timeout(0.5)"),
+            concat!("    f(&[\"sle", "ep\", \"5\"]);"),
+            concat!("    f(&[\"curl\", \"--max", "-time\", \"5\", url]);"),
+            concat!("    f(\"ovs-vsctl --time", "out=20 init\");"),
+            concat!("const END_TIME", "OUT: Duration = Duration::from_secs(10);"),
+            "    while workers.all_respond(LONG) {",
         ] {
             assert_eq!(found(line), [1, 0, 0], "{line}");
         }
@@ -325,6 +344,10 @@ mod tests {
             "    let connect = \"TCP:a:7,retry=3000,interval=0.1\";",
             "const PATIENCE: Duration = Duration::from_secs(30);",
             "const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };",
+            "const END_TIMEOUT: Duration = Duration::from_secs(60);",
+            "const TIMEOUT: &str = \"--timeout=50\";",
+            "const TIMEOUT: Duration = SOON;",
+            "    assert!(workers.all_respond(PATIENCE));",
         ] {
             assert_eq!(found(line), [0, 0, 0], "{line}");
         }

@@ -8,7 +8,7 @@ ovsdb-server --detach --pidfile --remote=punix:/run/openvswitch/db.sock /etc/ope
 ovs-vsctl --no-wait init
 /usr/lib/openvswitch-switch/ovs-vswitchd --detach --pidfile --log-file
 # The kernel keeps its state after the daemons have ended.
-trap 'ovs-vsctl --timeout=20 del-br ovs0' EXIT
+trap 'ovs-vsctl --timeout=60 del-br ovs0' EXIT
 ovs-vsctl --timeout=60 add-br ovs0 -- add-port ovs0 dom0 tag=7 -- set interface dom0 type=internal
 ip address add 10.77.0.1/24 dev dom0
 ip link set dom0 up

@@ -23,6 +23,7 @@ const STREAMS: usize = 4;
 const LINE_PAUSE: Duration = Duration::from_millis(10);
 /// The pause before the sender tries again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+// waits: then it tries again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the receiver's next line may take.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -203,6 +203,7 @@ fn a_worker_that_is_stuck_or_has_panicked_does_not_respond() {
     assert!(workers.all_respond(PATIENCE));
     let silence_begins = |workers: &Workers<TestPort>| {
         let deadline = Instant::now() + PATIENCE;
+        // waits: a worker that is blocked has no event; a busy machine sees less of it.
         while workers.all_respond(Duration::from_millis(20)) {
             assert!(Instant::now() < deadline, "the worker still responds");
         }
