@@ -236,11 +236,11 @@ fn assert_complete(output: &Output) {
 /// Both ends have counted what the streams carried.
 fn assert_run(run: &Value) {
     let value = |name: &str| run["values"][name].as_f64().unwrap_or_default();
-    assert!(value("throughput-bps") > 1e6, "{run}");
+    assert!(value("throughput-bps") > 0.0, "{run}");
     assert_eq!(run["subject"], "machine");
     assert_eq!(run["streams"].as_array().expect("streams").len(), 2);
     let load = run["cell"]["load"].as_u64().expect("a count");
-    assert_eq!(value("load-bps") > 1e6, load > 0, "{run}");
+    assert_eq!(value("load-bps") > 0.0, load > 0, "{run}");
     let is_receiving = run["cell"]["direction"] == "receive";
     let ways = if is_receiving { ["rx-bytes", "tx-bytes"] } else { ["tx-bytes", "rx-bytes"] };
     for (end, way) in ["near", "far"].into_iter().zip(ways) {
