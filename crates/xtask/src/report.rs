@@ -38,6 +38,8 @@ pub(crate) struct Steps {
     target: &'static str,
     after: AfterFailure,
     done: Vec<Step>,
+    /// Those that an earlier failure has kept from running.
+    not_begun: Vec<&'static str>,
     ran: Ran,
     start: Instant,
 }
@@ -77,7 +79,8 @@ impl Ran {
 impl Steps {
     /// No step yet. `target` is its name in the Makefile.
     pub(crate) fn new(target: &'static str, after: AfterFailure) -> Steps {
-        Steps { target, after, done: Vec::new(), ran: Ran::default(), start: Instant::now() }
+        let (done, not_begun, ran) = (Vec::new(), Vec::new(), Ran::default());
+        Steps { target, after, done, not_begun, ran, start: Instant::now() }
     }
 
     /// Runs a step, unless an earlier one has failed and ended the target.
@@ -88,6 +91,7 @@ impl Steps {
     /// Runs a step that reports single tests.
     pub(crate) fn run_tests(&mut self, name: &'static str, step: impl FnOnce() -> Result<Ran>) {
         if self.after == AfterFailure::Stop && self.done.iter().any(|step| step.error.is_some()) {
+            self.not_begun.push(name);
             return;
         }
         println!("{}: {name}", self.target);
@@ -122,6 +126,9 @@ impl fmt::Display for Steps {
         for step in &self.done {
             let how = step.error.as_ref().map_or_else(String::new, |error| format!("  {error:#}"));
             writeln!(f, "{:>9}  {}{how}", seconds(step.took), step.name)?;
+        }
+        for name in &self.not_begun {
+            writeln!(f, "{:>9}  {name}: not run, as a step before it failed", "-")?;
         }
         let mut times: Vec<_> = self.ran.times.iter().collect();
         times.sort_by_key(|(took, _)| Reverse(*took));
@@ -179,6 +186,7 @@ mod tests {
             assert_eq!(steps.done.len(), ran_steps);
             let text = steps.to_string();
             assert!(text.contains("FAILED: a b") && text.contains("2 passed, 1 failed"), "{text}");
+            assert_eq!(text.contains("two: not run"), after == AfterFailure::Stop, "{text}");
             assert_eq!(
                 steps.end().map_err(|error| error.to_string()),
                 Err("test failed: one".into())

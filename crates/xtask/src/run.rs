@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
@@ -36,8 +37,10 @@ pub(crate) const SEEDS_OF_TEST: &str = "0..10000";
 pub(crate) const SEEDS_OF_NIGHTLY: &str = "0..100000";
 /// Crates that can use loom's atomics, with a feature of that name.
 const INTERLEAVED: [&str; 2] = ["ringway-datapath", "ringway-engine"];
-/// The exit status of scripts that boot systems or make hosts, on a machine that cannot.
+/// The exit status of what starts systems or makes hosts, on a machine that cannot.
 const CANNOT_BOOT: i32 = 77;
+/// How its lines begin that say what it has left out.
+const LEFT_OUT: &str = "SKIPPED: ";
 
 /// The metadata of the workspace.
 pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
@@ -143,20 +146,37 @@ pub(crate) fn guests_on_ovn(root: &Path) -> Result<()> {
     rig(root, "tests/ovn/run", &["--json", &results], "guests on OVN")
 }
 
-/// Runs a script that boots systems or makes hosts; skips `what` if this machine cannot.
-fn rig(root: &Path, script: &str, arguments: &[&str], what: &str) -> Result<()> {
-    let line = format!("{script} {}", arguments.join(" "));
+/// Runs a script or program that starts systems, and passes on what it prints. Reports `what` as
+/// skipped if this machine cannot run it, and else each line that says what was left out.
+fn rig(root: &Path, program: &str, arguments: &[&str], what: &str) -> Result<()> {
+    let line = format!("{program} {}", arguments.join(" "));
     println!("{line}");
-    let mut command = Command::new(root.join(script));
-    command.current_dir(root).args(arguments).stderr(Stdio::piped());
-    let output = command.spawn().and_then(Child::wait_with_output).context(line.clone())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    eprint!("{said}");
-    match output.status.code() {
-        Some(0) => Ok(()),
-        Some(CANNOT_BOOT) => skip(what, said.lines().last().unwrap_or("no reason given")),
-        _ => bail!("{line} failed"),
+    let mut command = Command::new(root.join(program));
+    command.current_dir(root).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().context(line.clone())?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (out, err) = (out.context("a pipe")?, err.context("a pipe")?);
+    let (out, err) = thread::scope(|scope| {
+        let err = scope.spawn(|| passed_on(err, |line| eprintln!("{line}")));
+        let out = passed_on(out, |line| println!("{line}"));
+        (out, err.join().expect("reading does not panic"))
+    });
+    let status = child.wait().context(line.clone())?;
+    if status.code() == Some(CANNOT_BOOT) {
+        let reason = err.last().map_or("no reason given", String::as_str);
+        return skip(what, reason.trim_start_matches(LEFT_OUT));
     }
+    for reason in out.iter().chain(&err).filter_map(|line| line.strip_prefix(LEFT_OUT)) {
+        skip(what, reason)?;
+    }
+    ensure!(status.success(), "{line} failed");
+    Ok(())
+}
+
+/// The lines of an output, each of which was printed as it came.
+fn passed_on(output: impl Read, print: impl Fn(&str)) -> Vec<String> {
+    let lines = BufReader::new(output).lines().map_while(Result::ok);
+    lines.inspect(|line| print(line)).collect()
 }
 
 /// Every attack beside honest guests, with the bounds on what these may lose; and every lie of a
@@ -164,10 +184,7 @@ fn rig(root: &Path, script: &str, arguments: &[&str], what: &str) -> Result<()> 
 pub(crate) fn hostile(root: &Path) -> Result<()> {
     build(root)?;
     for verb in ["run", "backend"] {
-        println!("ringway-hostile {verb} all");
-        let mut command = Command::new(root.join("target/release/ringway-hostile"));
-        let status = command.current_dir(root).args([verb, "all"]).status().context("hostile")?;
-        ensure!(status.success(), "ringway-hostile {verb} all: {status}");
+        rig(root, "target/release/ringway-hostile", &[verb, "all"], "hostile guests")?;
     }
     Ok(())
 }
