@@ -168,6 +168,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("hostile guests", || run::hostile(root));
     steps.run("Debian packages", || package(root));
     steps.run("docs/virtio.md executed", || run::service_page(root));
+    steps.run("OpenStack", || run::openstack(root));
     steps.run("Arm64", || arm64::ci(root));
     steps.run("fuzz targets", || fuzz::run(root, fuzz::SECONDS_DEFAULT, &[]));
     steps.run("real Xen", || run::real_xen(root));

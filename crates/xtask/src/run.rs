@@ -132,6 +132,11 @@ pub(crate) fn service_page(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The driver and the agent for OpenStack, in a real Neutron, on the release build.
+pub(crate) fn openstack(root: &Path) -> Result<()> {
+    rig(root, "tests/openstack/run", &[], "packaging/openstack in Neutron")
+}
+
 /// All scenarios on real Xen, with release builds.
 pub(crate) fn real_xen(root: &Path) -> Result<()> {
     build(root)?;
