@@ -8,11 +8,12 @@ use anyhow::{Context as _, Result};
 use crate::links::resolve;
 
 /// Pages by their places in the tree, and in /usr/share/doc.
-const PAGES: [(&str, &str); 11] = [
+const PAGES: [(&str, &str); 12] = [
     ("README.md", "ringway/README.md"),
     ("docs/first-steps.md", "ringway/first-steps.md"),
     ("docs/xen.md", "ringway/xen.md"),
     ("docs/virtio.md", "ringway/virtio.md"),
+    ("docs/openstack.md", "ringway/openstack.md"),
     ("docs/qubes.md", "ringway/qubes.md"),
     ("docs/xcp-ng.md", "ringway/xcp-ng.md"),
     ("docs/confinement.md", "ringway/confinement.md"),
