@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use ringway_sys::poll::wait_readable;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::host::as_pid;
+use crate::host::{ProcessEnd, as_pid};
 
 /// The program.
 pub(crate) const VSCTL: &str = "ovs-vsctl";
@@ -86,7 +85,7 @@ pub(crate) fn run(
 /// Waits until the program has ended; false if it has not within this time.
 fn has_ended(child: &Child, patience: Duration) -> io::Result<bool> {
     let pid = as_pid(child.id()).ok_or(ErrorKind::NotFound)?;
-    wait_readable(&pidfd_open(pid, PidfdFlags::empty())?, Some(patience))
+    wait_readable(&ProcessEnd::of_child(pid)?, Some(patience))
 }
 
 fn text(file: &mut File) -> io::Result<String> {

@@ -13,6 +13,7 @@ mod isolation;
 pub(crate) mod nodes;
 mod notices;
 mod process;
+mod process_end;
 mod progress;
 mod reload;
 mod supervisor;
@@ -23,6 +24,7 @@ pub(crate) use accepted::{Accepted, Keep, log_kept, log_refusal};
 pub(crate) use claim::{check_path, default_dir, read_description, read_state};
 pub(crate) use devices::{Ending, owner, remove_all};
 pub(crate) use process::{Process, ProcessRecord, as_pid};
+pub(crate) use process_end::ProcessEnd;
 pub(crate) use progress::Show;
 pub(crate) use supervisor::Supervisor;
 

@@ -3,16 +3,18 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringway_sys::poll::wait_readable;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
+
+use super::process_end::ProcessEnd;
 
 /// How long a killed process may take to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,19 +42,20 @@ impl ProcessRecord {
     }
 
     /// A descriptor that is readable once the process has ended; `NotFound` if it already has.
-    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn open(&self) -> io::Result<ProcessEnd> {
         let pid = as_pid(self.pid).ok_or(io::ErrorKind::NotFound)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // Once the descriptor is open, the PID cannot be reused for another process.
-        if self.is_alive() { Ok(pidfd) } else { Err(io::ErrorKind::NotFound.into()) }
+        let record = self.clone();
+        let end = ProcessEnd::of_any(pid, move || record.is_alive())?;
+        // Once a descriptor of the kernel's is open, the PID cannot be reused for another process.
+        if self.is_alive() { Ok(end) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// Asks it to end. Returns a descriptor that is readable once it has; `None` if it had before.
-    pub(crate) fn terminate(&self) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn terminate(&self) -> io::Result<Option<ProcessEnd>> {
         match self.open() {
-            Ok(pidfd) => {
-                pidfd_send_signal(&pidfd, Signal::TERM)?;
-                Ok(Some(pidfd))
+            Ok(end) => {
+                end.signal(Signal::TERM)?;
+                Ok(Some(end))
             }
             Err(_) => Ok(None),
         }
@@ -60,9 +63,9 @@ impl ProcessRecord {
 
     /// Kills it, and waits until it is gone. Fine if it is gone already.
     pub(crate) fn kill(&self) -> io::Result<()> {
-        let Ok(pidfd) = self.open() else { return Ok(()) };
-        pidfd_send_signal(&pidfd, Signal::KILL)?;
-        wait_readable(&pidfd, Some(KILL_TIMEOUT)).map(|_| ())
+        let Ok(end) = self.open() else { return Ok(()) };
+        end.signal(Signal::KILL)?;
+        wait_readable(&end, Some(KILL_TIMEOUT)).map(|_| ())
     }
 }
 
@@ -83,7 +86,7 @@ pub(crate) fn start_time(pid: u32) -> io::Result<u64> {
 pub(crate) struct Process {
     record: ProcessRecord,
     child: Child,
-    pidfd: OwnedFd,
+    end: ProcessEnd,
     pub(crate) started: Instant,
 }
 
@@ -116,9 +119,21 @@ impl Process {
         [stdin, stdout]: [Stdio; 2],
         variable: Option<(&str, &OsStr)>,
     ) -> Result<Process> {
-        let mut command = this_program(level);
-        command.arg("--parent").arg(std::process::id().to_string()).args(arguments);
+        let mut command = child_of_ours(level, arguments);
         Process::spawn(name, command.envs(variable).stdin(stdin).stdout(stdout))
+    }
+
+    /// Runs this program with other arguments and this standard input, until it ends or the calling
+    /// thread does, without a descriptor of its end.
+    pub(crate) fn start_beside(
+        name: &str,
+        level: LevelFilter,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        stdin: Stdio,
+    ) -> Result<()> {
+        let mut command = child_of_ours(level, arguments);
+        let spawned = command.stdin(stdin).stdout(Stdio::null()).spawn();
+        spawned.map(drop).with_context(|| format!("start the {name} process"))
     }
 
     /// Runs this program with other arguments and this standard input. It survives if this process
@@ -145,10 +160,10 @@ impl Process {
         };
         let described = described.and_then(|record| {
             let pid = as_pid(child.id()).ok_or(io::ErrorKind::InvalidInput)?;
-            Ok((record, pidfd_open(pid, PidfdFlags::empty())?))
+            Ok((record, ProcessEnd::of_child(pid)?))
         });
         match described {
-            Ok((record, pidfd)) => Ok(Process { record, child, pidfd, started: Instant::now() }),
+            Ok((record, end)) => Ok(Process { record, child, end, started: Instant::now() }),
             Err(error) => {
                 // It ended at once, or we are out of descriptors; either way it must not stay.
                 let _ = child.kill();
@@ -172,12 +187,6 @@ impl Process {
         self.child.try_wait()
     }
 
-    /// Leaves it running until this process ends.
-    pub(crate) fn leave(self) {
-        // Its descriptor stays open, too.
-        std::mem::forget(self);
-    }
-
     /// Asks it to end.
     pub(crate) fn terminate(&mut self) {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), as_pid(self.record.pid)) {
@@ -195,7 +204,7 @@ impl Process {
     /// Waits until it has ended, and kills it after a time.
     pub(crate) fn wait_or_kill(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        if !wait_readable(&self.pidfd, Some(left)).unwrap_or(false) {
+        if !wait_readable(&self.end, Some(left)).unwrap_or(false) {
             tracing::warn!("{} did not stop on request; killing it", self.record.name);
             let _ = self.child.kill();
         }
@@ -205,7 +214,7 @@ impl Process {
 
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+        self.end.as_fd()
     }
 }
 
@@ -215,6 +224,17 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A command that runs this program with other arguments, in a process that dies with the thread
+/// that starts it.
+fn child_of_ours(
+    level: LevelFilter,
+    arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Command {
+    let mut command = this_program(level);
+    command.arg("--parent").arg(std::process::id().to_string()).args(arguments);
+    command
 }
 
 /// A command that runs this program.

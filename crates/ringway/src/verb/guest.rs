@@ -23,11 +23,11 @@ use ringway_terminal::output::{print, print_json};
 use ringway_terminal::stop::Stop;
 use ringway_terminal::table;
 use ringway_xenstore::{Client, DomId};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::confine::confine;
 use crate::description::{self, Guest as Description, Host};
-use crate::host::{ProcessRecord, default_dir, read_description, xen};
+use crate::host::{ProcessEnd, ProcessRecord, default_dir, read_description, xen};
 use crate::target::{List, Target};
 use crate::verb::vhost_guest::{self, VhostGuest};
 
@@ -236,9 +236,11 @@ fn list(args: &List) -> Result<()> {
 fn exec(args: &Exec) -> Result<ExitCode> {
     let name = &args.name;
     let guest = args.target.guest(name)?;
-    let process = ProcessRecord::of(name, guest.pid).and_then(|record| record.open());
-    let process = process.with_context(|| format!("guest {name} is not running"))?;
+    let is_gone = || format!("guest {name} is not running");
+    let record = ProcessRecord::of(name, guest.pid).with_context(is_gone)?;
     namespace::enter(guest.pid).with_context(|| format!("guest {name}"))?;
+    // It was the same process all along.
+    let process = record.open().with_context(is_gone)?;
     // Errors are ignored: a container may forbid it, and few commands read /sys.
     let _ = namespace::remount_sysfs();
     let stop = Stop::on_signals_ignoring_terminal()?;
@@ -253,9 +255,9 @@ fn exec(args: &Exec) -> Result<ExitCode> {
         .spawn()
         .context("start a process")?;
     let pid = Pid::from_child(&child);
-    let child_fd = pidfd_open(pid, PidfdFlags::empty())?;
+    let end = ProcessEnd::of_child(pid)?;
     loop {
-        stop.wait_beside(&[child_fd.as_fd(), process.as_fd()], None)?;
+        stop.wait_beside(&[end.as_fd(), process.as_fd()], None)?;
         if let Some(status) = child.try_wait()? {
             return Ok(exit_code(status));
         }

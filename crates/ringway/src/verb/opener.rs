@@ -50,8 +50,7 @@ pub(crate) fn start(dir: &RunDir, tenant: Option<&str>) -> Result<Link> {
     let arguments = ["opener".as_ref(), "--dir".as_ref(), dir.path().as_os_str()];
     let of_tenant = tenant.map(|name| ["--tenant".as_ref(), name.as_ref()]);
     let arguments = arguments.into_iter().chain(of_tenant.into_iter().flatten());
-    let files = [Stdio::from(theirs), Stdio::null()];
-    Process::start_with("opener", LevelFilter::current(), arguments, files)?.leave();
+    Process::start_beside("opener", LevelFilter::current(), arguments, Stdio::from(theirs))?;
     Ok(link)
 }
 

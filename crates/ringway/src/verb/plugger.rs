@@ -59,9 +59,8 @@ pub(crate) fn start(dir: &RunDir) -> Result<Option<Link>> {
     let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock);
     made.with_context(|| lock.display().to_string())?;
     let (link, theirs) = Link::pair().context("a pair of sockets")?;
-    let files = [Stdio::from(theirs), Stdio::null()];
-    let level = LevelFilter::current();
-    Process::start_with("plugger", level, arguments(dir.path()), files)?.leave();
+    let (level, arguments) = (LevelFilter::current(), arguments(dir.path()));
+    Process::start_beside("plugger", level, arguments, Stdio::from(theirs))?;
     Ok(Some(link))
 }
 

@@ -10,10 +10,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, PidfdFlags, getegid, geteuid, pidfd_open};
-use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
+use rustix::thread::{
+    LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
+    move_into_thread_name_spaces,
+};
 
 use crate::linux::explain;
 
@@ -77,9 +81,27 @@ pub fn enter(pid: u32) -> io::Result<()> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = process.ok_or_else(|| explain(Errno::SRCH, &what))?;
     // Through a pidfd, so that both namespaces belong to one process even if its number is reused.
-    pidfd_open(process, PidfdFlags::empty())
-        .and_then(|pidfd| rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), kinds))
-        .map_err(|error| explain(error, what))
+    let entered = pidfd_open(process, PidfdFlags::empty())
+        .and_then(|pidfd| move_into_thread_name_spaces(pidfd.as_fd(), kinds));
+    let entered = match entered {
+        // Linux before 5.8 takes no pidfd, and before 5.3 it has none.
+        Err(Errno::NOSYS | Errno::INVAL) => enter_one_by_one(pid, kinds),
+        entered => entered,
+    };
+    entered.map_err(|error| explain(error, what))
+}
+
+/// As [`enter`], through a file for each namespace. The caller has to find out whether the process
+/// still exists.
+fn enter_one_by_one(pid: u32, kinds: ThreadNameSpaceType) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let namespace = |name: &str| open(format!("/proc/{pid}/ns/{name}"), flags, Mode::empty());
+    if kinds.contains(ThreadNameSpaceType::USER) {
+        let user = namespace("user")?;
+        move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+    }
+    let network = namespace("net")?;
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
 /// Gives the calling thread its own mount namespace, whose /sys shows the thread's network
