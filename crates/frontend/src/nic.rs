@@ -325,6 +325,8 @@ impl<H: Hypervisor> NicLink<H> {
         }
         let settings = [LinkSetting::Carrier(self.is_up), LinkSetting::Mtu(mtu.into())];
         let set = netlink.set(tap.name(), &settings);
+        // Linux before 5.0 does not set the carrier of a TAP device.
+        let set = set.or_else(|_| netlink.set(tap.name(), &settings[1..]));
         tracing::debug!(handle = self.vif.handle, is_up = self.is_up, mtu, ?set, "link");
         if set.is_ok() {
             self.shown = wanted;
