@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, Scope, make_bitflags, path_beneath_rules,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, make_bitflags, path_beneath_rules,
 };
 
 use crate::{Confinement, Role, devices};
@@ -40,6 +40,13 @@ const ON_DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Write
 
 /// Where its sockets are: no access to the contents of files.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{RemoveFile});
+
+/// Whether this kernel can limit which files a process reaches: it has Landlock, turned on.
+pub fn has_landlock() -> bool {
+    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let handled = strict.handle_access(AccessFs::from_all(ABI::V1));
+    handled.is_ok_and(|ruleset| ruleset.create().is_ok())
+}
 
 pub(crate) fn restrict(to: &Confinement<'_>) -> Result<FileRules, RulesetError> {
     let any_path = to.role.is_for_any_path().then_some(Path::new("/"));

@@ -28,7 +28,7 @@ use std::path::Path;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 
-pub use files::FileRules;
+pub use files::{FileRules, has_landlock};
 pub use role::Role;
 use user::OwnUser;
 

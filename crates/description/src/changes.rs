@@ -17,6 +17,7 @@ const KEYS: &[Key] = &[
     ("host.dir", |it| text(&it.dir)),
     ("host.network", |it| text(&it.network)),
     ("host.isolate", |it| text(&it.is_isolated)),
+    ("host.without-landlock", |it| text(&it.without_landlock)),
     ("host.workers", |it| text(&it.workers.count)),
     ("host.policy", |it| it.workers.policy.to_string()),
     ("host.cpus", |it| text(&it.workers.cpus)),

@@ -357,6 +357,8 @@ impl<'a> Source<'a> {
             dir: host.dir,
             network: host.network,
             is_isolated: host.isolate.is_some_and(Spanned::into_inner),
+            without_landlock: host.without_landlock,
+            lacks_landlock: false,
             workers: Workers {
                 count: host.workers.and_then(Within::get),
                 policy: host.policy,

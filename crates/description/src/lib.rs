@@ -77,6 +77,12 @@ pub struct Host {
     pub network: HostNetwork,
     /// Whether each tenant has a process of its own.
     pub is_isolated: bool,
+    /// Whether it is served also where the kernel has no Landlock.
+    #[serde(default)]
+    pub without_landlock: bool,
+    /// Whether that is so, and processes are confined less than elsewhere.
+    #[serde(default)]
+    pub lacks_landlock: bool,
     /// The backend's workers.
     pub workers: Workers,
     /// Queues that a guest may request, unless its vif has its own setting.
@@ -456,8 +462,12 @@ impl Host {
 
     /// What an administrator should know of this description, if there is something.
     pub fn notice(&self) -> Option<String> {
-        let refused = self.refused.as_ref()?;
-        Some(format!("serving the last accepted description, not {refused}"))
+        let refused = self.refused.as_ref();
+        let refused = refused.map(|it| format!("serving the last accepted description, not {it}"));
+        let files = "without Landlock: files are not confined".to_owned();
+        let notices: Vec<String> =
+            refused.into_iter().chain(self.lacks_landlock.then_some(files)).collect();
+        (!notices.is_empty()).then(|| notices.join("; "))
     }
 
     /// Queues of each trunk: one per worker, up to the maximum.

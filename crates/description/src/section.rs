@@ -50,6 +50,8 @@ pub(crate) struct HostSection {
     #[serde(default)]
     pub(crate) network: HostNetwork,
     pub(crate) isolate: Option<Spanned<bool>>,
+    #[serde(default)]
+    pub(crate) without_landlock: bool,
     pub(crate) workers: Option<Within<1, 1024>>,
     #[serde(default, with = "text")]
     pub(crate) policy: Policy,

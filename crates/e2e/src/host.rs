@@ -45,14 +45,13 @@ fn wait_or<T>(
     }
 }
 
-/// A command that runs the program under test.
+/// A command that runs the program under test, also where there is no Landlock.
 pub fn ringway() -> Command {
     let mut command = Command::new(program("ringway"));
-    for variable in
-        ["RINGWAY_DIR", "RINGWAY_LOG", "RINGWAY_CONFINE", "NOTIFY_SOCKET", "STATE_DIRECTORY"]
-    {
+    for variable in ["RINGWAY_DIR", "RINGWAY_LOG", "NOTIFY_SOCKET", "STATE_DIRECTORY"] {
         command.env_remove(variable);
     }
+    command.env("RINGWAY_CONFINE", "without-landlock");
     command.stdin(Stdio::null());
     command
 }
@@ -162,8 +161,11 @@ impl Host {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--target", &pid.to_string()]);
         command.arg(run.get_program()).args(run.get_args()).stdin(Stdio::null());
-        for variable in run.get_envs().map(|(name, _)| name) {
-            command.env_remove(variable);
+        for (name, value) in run.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
         }
         Host::launch(place, command)
     }

@@ -64,6 +64,7 @@ pub fn guest_of(
     command.args(["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]);
     let log = File::create(dir.join("guest-log")).expect("created");
     command.args(["sh", "-c", &script]).stdin(Stdio::null()).stderr(log);
+    command.env("RINGWAY_CONFINE", "without-landlock");
     Running::start(&mut command)
 }
 

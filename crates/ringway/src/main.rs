@@ -7,6 +7,7 @@ mod cells;
 mod cli;
 mod confine;
 mod host;
+mod kernel;
 mod manual;
 mod rates;
 mod screen;

@@ -28,6 +28,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::confine::confine;
 use crate::description::{self, Guest as Description, Host};
 use crate::host::{ProcessEnd, ProcessRecord, default_dir, read_description, xen};
+use crate::kernel;
 use crate::target::{List, Target};
 use crate::verb::vhost_guest::{self, VhostGuest};
 
@@ -360,6 +361,7 @@ fn run_one(args: &RunOne) -> Result<()> {
 
 /// Drives the vifs of this domain until Ctrl-C.
 fn run_frontend(args: &Here) -> Result<()> {
+    kernel::check(false)?;
     let stop = Stop::on_signals()?;
     ringway_sys::process::raise_open_files_limit()?;
     let domain = xen::Guest::of_this_domain()?;

@@ -13,6 +13,7 @@ use crate::description::{self, Host, Origin, Usage};
 use crate::host::{
     Accepted, Ending, HypervisorKind, Keep, Show, Supervisor, check_path, default_dir, xen,
 };
+use crate::kernel;
 use crate::socket_group;
 
 /// Run the backend until Ctrl-C: on Xen, or with an emulated host and its guests.
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
     if let Some(file) = &args.check {
         return check(file, usage, args.dir.as_deref());
     }
-    let Start { host, mut accepted } = Start::of(args, usage)?;
+    let Start { mut host, mut accepted } = Start::of(args, usage)?;
     warn_of_obsolete(&host);
     let dir = run_dir(args.dir.as_deref(), &host)?;
     let show = if args.json { Show::Json } else { Show::Sentences };
@@ -106,7 +107,8 @@ pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
         HypervisorKind::Emulated => {
             // Without a description, the host is an example, and no other one follows it.
             let ending = if args.config.is_some() { Ending::OfGuests } else { Ending::All };
-            let serve = |host, accepted: &mut Option<Keep>| {
+            let serve = |mut host: Host, accepted: &mut Option<Keep>| {
+                host.lacks_landlock = kernel::check(host.without_landlock)?;
                 Supervisor::start(host, &dir, common.log_level, show, ending)?
                     .run((&stop, hangup.as_ref()), accepted)
             };
@@ -124,6 +126,7 @@ pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
             serve(host, &mut None)
         }
         HypervisorKind::Xen => {
+            host.lacks_landlock = kernel::check(host.without_landlock)?;
             xen::serve(host, &dir, common.log_level, show, (&stop, hangup), accepted)
         }
     }

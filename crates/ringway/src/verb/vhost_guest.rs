@@ -14,6 +14,7 @@ use ringway_vhost_shell::Mode;
 
 use crate::confine::confine;
 use crate::description::{self, Cidr, FlowKeyText, Host, Mac};
+use crate::kernel;
 
 /// The options of such a guest.
 #[derive(Debug, Args)]
@@ -60,6 +61,7 @@ pub(crate) fn run(
     socket: &Path,
     (device, workers, queues): (String, Option<u16>, Option<u16>),
 ) -> Result<()> {
+    kernel::check(false)?;
     let stop = Stop::on_signals()?;
     ringway_sys::process::raise_open_files_limit()?;
     ringway_sys::guest_memory::prepare();

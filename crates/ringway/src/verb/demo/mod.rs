@@ -28,6 +28,7 @@ use ringway_sys::poll::wait_readable;
 use ringway_terminal::options::{Common, number, seconds};
 use ringway_terminal::stop::Stop;
 
+use crate::confine;
 use crate::host::{Process, ProcessRecord, read_state};
 
 /// How long the host may take until its guests are connected.
@@ -156,7 +157,7 @@ impl<'a> Running<'a> {
             dir.as_ref(),
             "--json".as_ref(),
         ];
-        let mut host = Process::start("host", common.quiet(), arguments, Stdio::piped())?;
+        let mut host = start("host", common, &arguments)?;
         let stdout = host.stdout().context("the host has no standard output")?;
         let dir = RunDir::new(dir);
         let place = place.to_owned();
@@ -299,9 +300,8 @@ impl<'a> Running<'a> {
             "--".as_ref(),
         ];
         let command = command.iter().map(AsRef::<OsStr>::as_ref);
-        let arguments = arguments.into_iter().chain(command);
-        let mut process =
-            Process::start("command", self.common.quiet(), arguments, Stdio::piped())?;
+        let arguments: Vec<&OsStr> = arguments.into_iter().chain(command).collect();
+        let mut process = start("command", self.common, &arguments)?;
         let stdout = process.stdout().context("a command without standard output")?;
         Ok((process, stdout))
     }
@@ -377,6 +377,12 @@ fn children_of(pid: u32) -> Vec<u32> {
         text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
     });
     pids.collect()
+}
+
+/// Runs this program with other arguments, for guests that are its own.
+fn start(name: &str, common: &Common, arguments: &[&OsStr]) -> Result<Process> {
+    let files = [Stdio::null(), Stdio::piped()];
+    Process::start_in(name, common.quiet(), arguments, files, confine::variable_of_own_guests())
 }
 
 fn say(what: std::fmt::Arguments<'_>) {
