@@ -13,7 +13,7 @@ PUBLIC := wire ring steering xenbus netfront
 .DEFAULT_GOAL := help
 .PHONY: help demo check test nightly fuzz bench miri sim-million build deb clean xen-smoke xen-full
 .PHONY: mutants virtio-migrate virtio-dpdk virtio-admin docs semver xen-admin xen-race hostile arm64 arm64-test
-.PHONY: xen-arm64 ovn
+.PHONY: xen-arm64 ovn static
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -168,6 +168,12 @@ deb: ## build the Debian packages in target/debian; with ARCH=arm64 in target/ar
 	scripts/install-packages deb
 	test "$(ARCH)" != arm64 || scripts/install-packages arm64
 	$(CARGO) xtask deb $(ARCH:%=--arch %)
+
+# ARCH=arm64 builds them for Arm64, on another machine.
+static: ## build programs that need no library of their host: target/static/*.tar.gz
+	scripts/install-packages build
+	test "$(ARCH)" != arm64 || scripts/install-packages arm64
+	$(CARGO) xtask static $(ARCH:%=--arch %)
 
 clean: ## remove what was built
 	$(CARGO) clean

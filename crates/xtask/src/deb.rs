@@ -23,18 +23,23 @@ pub(crate) enum Architecture {
 }
 
 impl Architecture {
+    /// Debian's name.
+    pub(crate) fn name(self) -> &'static str {
+        match (self, std::env::consts::ARCH) {
+            (Architecture::Arm64, _) | (_, "aarch64") => "arm64",
+            (_, "x86_64") => "amd64",
+            (_, other) => other,
+        }
+    }
+
     /// Parses the value of `--arch`, or an empty text.
     pub(crate) fn parse(text: &str) -> Result<Architecture> {
-        let ours = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
+        let ours = Architecture::Ours.name();
         match text {
             "" => Ok(Architecture::Ours),
             name if name == ours => Ok(Architecture::Ours),
             "arm64" => Ok(Architecture::Arm64),
-            other => bail!("no package for {other:?}: expected {ours} or arm64"),
+            other => bail!("nothing for {other:?}: expected {ours} or arm64"),
         }
     }
 
@@ -61,7 +66,7 @@ impl Architecture {
     }
 
     /// A command that runs such a program here.
-    fn command(self, program: &Path) -> Command {
+    pub(crate) fn command(self, program: &Path) -> Command {
         match self {
             Architecture::Ours => Command::new(program),
             Architecture::Arm64 => arm64::emulated(program),
@@ -72,11 +77,7 @@ impl Architecture {
 /// Makes the packages from a release build and checks them.
 pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
     arch.build(root)?;
-    let _ = fs::remove_dir_all(root.join(GENERATED));
-    for name in run::PROGRAMS {
-        generate(root, arch, name)?;
-    }
-    packaged::write(root, &root.join(GENERATED))?;
+    generate(root, arch, &arch.programs(root))?;
     for name in run::PROGRAMS {
         let package = arch.package(root, name)?;
         contents(&package)?;
@@ -88,18 +89,26 @@ pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
     Ok(())
 }
 
-/// Generates manual pages and completions of a program with the program itself.
-fn generate(root: &Path, arch: Architecture, name: &str) -> Result<()> {
+/// Generates what packages have beside the tree: pages, and manual pages and completions, which the
+/// programs in a directory write themselves.
+pub(crate) fn generate(root: &Path, arch: Architecture, programs: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(root.join(GENERATED));
+    for name in run::PROGRAMS {
+        generate_of(root, arch, &programs.join(name), name)?;
+    }
+    packaged::write(root, &root.join(GENERATED))
+}
+
+fn generate_of(root: &Path, arch: Architecture, program: &Path, name: &str) -> Result<()> {
     let dir = root.join(GENERATED).join(name);
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let program = arch.programs(root).join(name);
-    output(arch.command(&program).arg("man").arg(&dir))?;
+    output(arch.command(program).arg("man").arg(&dir))?;
     // The program has verbs of the names of other programs, whose pages are those of these.
     for other in run::PROGRAMS.iter().filter(|other| **other != name) {
         let _ = fs::remove_file(dir.join(format!("{other}.1")));
     }
     for shell in ["bash", "zsh", "fish"] {
-        let script = output(arch.command(&program).args(["completions", shell]))?;
+        let script = output(arch.command(program).args(["completions", shell]))?;
         fs::write(dir.join(format!("{name}.{shell}")), script)?;
     }
     Ok(())
@@ -135,7 +144,11 @@ fn program(root: &Path, package: &Path, name: &str, arch: Architecture) -> Resul
     output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&dir))?;
     let version = output(arch.command(&path).arg("--version"))?;
     ensure!(version.starts_with(name), "--version says {version:?}");
-    let bytes = fs::read(&path)?;
+    names_no_place(root, &fs::read(&path)?)
+}
+
+/// Checks that a program names no directory of this machine.
+pub(crate) fn names_no_place(root: &Path, bytes: &[u8]) -> Result<()> {
     let places = reproducible::places(root);
     for (directory, _) in &places {
         let place = directory.to_string_lossy().into_owned();
@@ -157,7 +170,7 @@ fn lint(package: &Path) -> Result<()> {
 }
 
 /// The output of a command, which must succeed.
-fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

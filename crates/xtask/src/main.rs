@@ -17,6 +17,7 @@
 //!   without a warning.
 //! - `fuzz`: runs the fuzz targets, for a minute each.
 //! - `deb`: builds the Debian package, and checks its content.
+//! - `static`: builds programs that need no library of their host, and a tarball of each.
 //! - `arm64`: builds the program for Arm64 on another machine, and runs tests under emulation.
 
 mod arm64;
@@ -41,6 +42,7 @@ mod run;
 mod rust;
 mod sources;
 mod spec;
+mod tarball;
 mod targets;
 mod tidy;
 mod tree;
@@ -78,6 +80,7 @@ usage: cargo xtask VERB
          documentation without warnings, and a copy of the example by docs/libraries.md
   fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
   deb    [--arch amd64|arm64]: builds and checks the Debian packages; needs cargo-deb
+  static [--arch amd64|arm64]: builds static programs, and a tarball of each, in target/static
   arm64  build | test | check: for Arm64, from another machine: the program, emulated
          tests, or a development build and the tests
 ";
@@ -108,10 +111,8 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("figures") => figures::draw(root, &Tree::read(root)?),
         Some("libraries") => libraries::ci(root).and_then(|()| libraries::outside(root)),
         Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
-        Some("deb") => {
-            let arguments: Vec<String> = std::env::args().skip(2).collect();
-            deb::make(root, package_architecture(&arguments)?)
-        }
+        Some("deb") => deb::make(root, named_architecture()?),
+        Some("static") => tarball::make(root, named_architecture()?),
         Some("arm64") => arm64::dispatch(root, std::env::args().nth(2).as_deref()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
@@ -167,6 +168,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("guests on OVN", || run::guests_on_ovn(root));
     steps.run("hostile guests", || run::hostile(root));
     steps.run("Debian packages", || package(root));
+    steps.run("static programs", || tarball::make(root, Architecture::Ours));
     steps.run("docs/virtio.md executed", || run::service_page(root));
     steps.run("OpenStack", || run::openstack(root));
     steps.run("Arm64", || arm64::ci(root));
@@ -206,12 +208,13 @@ fn package(root: &Path) -> Result<()> {
     report::skip("Debian packages", "cargo deb is not installed (cargo install cargo-deb --locked)")
 }
 
-/// `--arch NAME`, if given.
-fn package_architecture(arguments: &[String]) -> Result<Architecture> {
-    match arguments {
+/// `--arch NAME` behind the verb, if given.
+fn named_architecture() -> Result<Architecture> {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    match &arguments[..] {
         [] => Architecture::parse(""),
         [flag, name] if flag == "--arch" => Architecture::parse(name),
-        _ => bail!("deb [--arch NAME]"),
+        _ => bail!("expected nothing or --arch NAME"),
     }
 }
 
