@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bridge::OvsBridge;
+use crate::datapath::{Datapath, Version};
 use crate::ids::{Facts, Ids};
 use crate::table::Table;
 
@@ -93,6 +94,33 @@ impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
     /// One sentence with the reason.
     pub fn vifs(&self) -> Result<Vec<String>, String> {
         Ok(self.find(&[self.is_own()])?.into_iter().map(|found| found.vif).collect())
+    }
+
+    /// The datapath of a bridge. `ask_version` asks the switch itself for its version, which is in
+    /// the database only if the script that started it has written it there.
+    ///
+    /// # Errors
+    /// One sentence with the reason.
+    pub fn datapath(
+        &self,
+        bridge: &OvsBridge,
+        ask_version: impl FnOnce() -> Option<String>,
+    ) -> Result<Datapath, String> {
+        let mut all = words(["--", "get", "Bridge", &bridge.name, "datapath_type"]);
+        all.extend(words(["--", "--if-exists", "get", "Open_vSwitch", "."]));
+        all.extend(words(["other_config:userspace-tso-enable", "ovs_version"]));
+        let output = (self.run)(&all)?;
+        let mut lines = output.lines().map(|line| line.trim_matches('"'));
+        let mut next = || lines.next().unwrap_or_default();
+        let (datapath, tso, version) = (next(), next(), next());
+        Ok(match (datapath, tso) {
+            ("netdev", "true") => {
+                let asked = || Version::find(&ask_version()?);
+                Datapath::UserspaceTso(Version::find(version).or_else(asked))
+            }
+            ("netdev", _) => Datapath::Userspace,
+            _ => Datapath::Kernel,
+        })
     }
 
     fn is_own(&self) -> String {
@@ -195,6 +223,28 @@ mod tests {
             "external_ids:iface-id=\"a:b\"",
         ];
         assert_eq!(words.join(" "), expected.join(" "));
+    }
+
+    #[test]
+    fn a_datapath_is_read_with_the_version_of_the_switch_if_that_matters() {
+        let with_tso = |major, minor| Datapath::UserspaceTso(Some(Version { major, minor }));
+        let asked = "ovs-vswitchd (Open vSwitch) 3.5.0\n";
+        for (output, asked, expected) in [
+            ("\"\"\n\n[]\n", None, Datapath::Kernel),
+            ("system\n\"true\"\n[]\n", None, Datapath::Kernel),
+            ("", None, Datapath::Kernel),
+            ("netdev\n\n\"3.5.0\"\n", None, Datapath::Userspace),
+            ("netdev\n\"false\"\n[]\n", None, Datapath::Userspace),
+            ("netdev\n\"true\"\n\"3.1.0\"\n", None, with_tso(3, 1)),
+            ("netdev\n\"true\"\n[]\n", Some(asked), with_tso(3, 5)),
+            ("netdev\ntrue\n[]\n", Some("no version"), Datapath::UserspaceTso(None)),
+        ] {
+            let run = |_: &[String]| Ok(output.to_owned());
+            let switch = OpenVswitch { owner: String::new(), run };
+            let bridge = "br-int.7".parse().expect("good");
+            let ask = || Some(asked.expect("it is not needed").to_owned());
+            assert_eq!(switch.datapath(&bridge, ask), Ok(expected), "{output}");
+        }
     }
 
     #[test]
