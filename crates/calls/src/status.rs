@@ -315,6 +315,9 @@ pub struct LimitsStatus {
     /// Whether its link is set down.
     #[serde(default)]
     pub link_down: bool,
+    /// What is set of its offloads: `auto`, `all` or `none`.
+    #[serde(default)]
+    pub offloads: String,
     /// Its share while other vifs have work.
     pub weight: u16,
     /// The limit of what the guest may transmit, if there is one.

@@ -146,6 +146,7 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
                 *of(self.limits) = Some(text::deserialize::<RateText, D>(deserializer)?.0);
             }
             Field::Link(of) => *of(self.limits) = Some(text::deserialize(deserializer)?),
+            Field::Offloads(of) => *of(self.limits) = Some(text::deserialize(deserializer)?),
             Field::Weight(of) => {
                 *of(self.limits) = Within::<1, 1000>::deserialize(deserializer)?.get();
             }

@@ -215,6 +215,7 @@ fn limits_status<W: World>(state: &VifState<W>, shared: &Shared) -> LimitsStatus
     LimitsStatus {
         weight: state.limited.weight().get(),
         link_down: wanted.link == Some(LinkState::Down),
+        offloads: wanted.offloads.unwrap_or_default().to_string(),
         rate: wanted.rate.map(rate),
         rate_rx: wanted.rate_rx.map(rate),
         flood_frames_per_second: flood.frames_per_second,

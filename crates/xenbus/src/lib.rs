@@ -67,6 +67,7 @@ mod key_set;
 pub mod keys;
 pub mod limits;
 mod line_vlans;
+mod offload_wish;
 mod place;
 mod rate;
 pub mod rules;
@@ -84,6 +85,7 @@ pub use keys::{
     BadKeys, KeyChange, Keys, MAX_QUEUES_WANTED as MAX_QUEUES_KEY, MIRROR as MIRROR_KEY,
 };
 pub use limits::{FloodWish, LIMITS, Limit, VifLimits};
+pub use offload_wish::OffloadWish;
 pub use rate::{NotARate, Rate, bits_per_second};
 pub use rules::{RULES, Rule};
 pub use state::XenbusState;

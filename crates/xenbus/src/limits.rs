@@ -10,6 +10,7 @@ use core::str::FromStr;
 use crate::keys::{
     Absent, BadKeys, CARRIER, DISCONNECT, KeyChange, Keys, MTU, RATE, SPEED, STOPPED, TRUSTED,
 };
+use crate::offload_wish::{OFFLOAD_WISHES, OffloadWish};
 use crate::rate::{NotARate, Rate};
 use crate::stopped::CUT;
 
@@ -30,6 +31,12 @@ pub const LIMITS: &[Limit] = &[
         of: Scope::Vif,
         field: Field::Link(|it| &mut it.link),
         help: "Its link: up or down",
+    },
+    Limit {
+        key: "ringway-offloads",
+        of: Scope::Vif,
+        field: Field::Offloads(|it| &mut it.offloads),
+        help: "Checksums and segmentation left to others: auto, all or none",
     },
     Limit {
         key: RATE,
@@ -130,6 +137,8 @@ pub enum Field {
     Rate(fn(&mut VifLimits) -> &mut Option<Rate>),
     /// Up or down.
     Link(fn(&mut VifLimits) -> &mut Option<LinkState>),
+    /// What is left to others.
+    Offloads(fn(&mut VifLimits) -> &mut Option<OffloadWish>),
     /// A share, from 1 to 1000.
     Weight(fn(&mut VifLimits) -> &mut Option<u16>),
     /// Frames or megabits per second; 0 for no limit.
@@ -141,6 +150,9 @@ pub enum Field {
 pub struct VifLimits {
     /// Whether frames pass at all (`carrier`); they do if it is absent.
     pub link: Option<LinkState>,
+    /// The work that the guest and its network may leave to each other (`ringway-offloads`);
+    /// [`OffloadWish::Auto`] if it is absent.
+    pub offloads: Option<OffloadWish>,
     /// What the guest may transmit (`rate`).
     pub rate: Option<Rate>,
     /// What the guest may receive (`ringway-rate-rx`).
@@ -203,6 +215,7 @@ impl FromStr for LinkState {
 enum Value {
     Rate(Rate),
     Link(LinkState),
+    Offloads(OffloadWish),
     Number(u32),
 }
 
@@ -247,7 +260,7 @@ impl Limit {
             Field::PerSecond(_) if self.is_of_megabits() => {
                 Ok(megabits(text).map_or_else(|| text.to_owned(), |number| number.to_string()))
             }
-            Field::Weight(_) | Field::PerSecond(_) => Ok(text.to_owned()),
+            Field::Offloads(_) | Field::Weight(_) | Field::PerSecond(_) => Ok(text.to_owned()),
         }
     }
 
@@ -255,6 +268,7 @@ impl Limit {
         match self.field {
             Field::Rate(of) => *of(limits) = keys.rate_of(self.key)?,
             Field::Link(of) => *of(limits) = keys.link(self.key)?,
+            Field::Offloads(of) => *of(limits) = keys.offloads(self.key)?,
             Field::Weight(of) => *of(limits) = keys.weight(self.key)?,
             Field::PerSecond(of) => *of(limits) = keys.number(self.key)?,
         }
@@ -265,6 +279,7 @@ impl Limit {
         match self.field {
             Field::Rate(of) => of(&mut limits).map(Value::Rate),
             Field::Link(of) => of(&mut limits).map(Value::Link),
+            Field::Offloads(of) => of(&mut limits).map(Value::Offloads),
             Field::Weight(of) => of(&mut limits).map(|weight| Value::Number(weight.into())),
             Field::PerSecond(of) => of(&mut limits).map(Value::Number),
         }
@@ -284,6 +299,7 @@ impl Value {
         match self {
             Value::Rate(rate) => format!("{},{}", rate.bytes, rate.interval_us),
             Value::Link(link) => u8::from(link == LinkState::Up).to_string(),
+            Value::Offloads(wish) => wish.to_string(),
             Value::Number(number) => number.to_string(),
         }
     }
@@ -294,6 +310,7 @@ impl fmt::Display for Value {
         match self {
             Value::Rate(rate) => rate.fmt(f),
             Value::Link(link) => link.fmt(f),
+            Value::Offloads(wish) => wish.fmt(f),
             Value::Number(number) => number.fmt(f),
         }
     }
@@ -396,6 +413,12 @@ impl Keys {
         }
     }
 
+    fn offloads(&self, key: &str) -> Result<Option<OffloadWish>, BadKeys> {
+        let read =
+            |text: &str| text.parse().map_err(|_| self.unreadable(key, text, OFFLOAD_WISHES));
+        self.text(key).map(read).transpose()
+    }
+
     fn weight(&self, key: &str) -> Result<Option<u16>, BadKeys> {
         let Some(weight) = self.number(key)? else { return Ok(None) };
         match u16::try_from(weight) {
@@ -420,6 +443,7 @@ mod tests {
         //= netif.h:carrier
         let all = VifLimits {
             link: Some(LinkState::Down),
+            offloads: Some(OffloadWish::None),
             rate,
             rate_rx: Some(Rate { bytes: 1, interval_us: 7 }),
             weight: Some(1000),
@@ -444,6 +468,7 @@ mod tests {
             let (written, value, shown) = match limit.field {
                 Field::Rate(_) => ("8Mb/s@1s", "1000000,1000000", "8Mb/s"),
                 Field::Link(_) => ("down", "0", "down"),
+                Field::Offloads(_) => ("all", "all", "all"),
                 Field::Weight(_) | Field::PerSecond(_) => ("7", "7", "7"),
             };
             assert_eq!(limit.key_value(written).as_deref(), Ok(value));
@@ -482,6 +507,7 @@ mod tests {
     fn an_unreadable_limit_is_absent_and_does_not_hide_the_others() {
         let (limits, bad) = read(&[
             ("carrier", "down"),
+            ("ringway-offloads", "some"),
             ("rate", "fast"),
             ("ringway-rate-rx", "1000,50000"),
             ("ringway-weight", "0"),
@@ -494,9 +520,10 @@ mod tests {
         let flood = FloodWish { rate: None, mbit: Some(10) };
         assert_eq!(limits, VifLimits { rate_rx, flood, ..VifLimits::default() });
         let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
-        assert_eq!(bad.len(), 5, "{bad:?}");
+        assert_eq!(bad.len(), 6, "{bad:?}");
         assert!(bad[0].contains("/b/carrier is \"down\", expected 1 (up) or 0 (down)"), "{bad:?}");
-        assert!(bad[2].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
+        assert!(bad[1].contains("-offloads is \"some\", expected auto, all or none"), "{bad:?}");
+        assert!(bad[3].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
         assert_eq!(read(&[("ringway-weight", "1001")]).0.weight, None);
     }
 

@@ -338,6 +338,7 @@ fn each_limit_is_a_key_of_the_sections_that_may_have_it() {
         let (text, value) = match limit.field {
             Field::Rate(_) => ("'8Mb/s@1s'", "1000000,1000000"),
             Field::Link(_) => ("'down'", "0"),
+            Field::Offloads(_) => ("'none'", "none"),
             Field::Weight(_) | Field::PerSecond(_) => ("7", "7"),
         };
         for (section, scope) in sections {

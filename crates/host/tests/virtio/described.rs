@@ -3,7 +3,7 @@
 use ringway_datapath::{LockingMode, MacAddr, Mirrored, PortRules, Vid, VlanRules};
 use ringway_host::{Event, Host, Phase, VirtioWanted};
 use ringway_sim::{KeptNotes, SimKernel};
-use ringway_xenbus::{FloodWish, Rate, VifLimits};
+use ringway_xenbus::{FloodWish, OffloadWish, Rate, VifLimits};
 
 use crate::world::{Act, Machine, wanted};
 
@@ -52,6 +52,7 @@ fn the_status_of_a_vif_shows_what_its_description_says() {
         unknown: limit(4),
         mtu: Some(1400),
         link: None,
+        offloads: Some(OffloadWish::All),
     };
     let mut machine = machine();
     let described = VirtioWanted { mac: Some(mac(1)), limits, ..with("vm1", rules) };
@@ -69,6 +70,7 @@ fn the_status_of_a_vif_shows_what_its_description_says() {
     assert_eq!(shown.error, None);
     assert!(!shown.offloads.is_empty(), "its guest may leave work");
     let limits = shown.limits;
+    assert_eq!(limits.offloads, "all");
     let rates = [limits.rate, limits.rate_rx].map(|rate| rate.map(|it| (it.bytes, it.interval_us)));
     assert_eq!(rates, [Some((1000, 20)), Some((2000, 30))]);
     assert_eq!((limits.weight, limits.frame_len_max), (7, Some(1418)));

@@ -61,7 +61,7 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("attached to", &attached_to(&vif)),
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &max_queues(&vif)),
-        ("offloads", &offloads),
+        ("offloads in force", &offloads),
         ("version", &vif.version),
         ("restarts", &vif.restarts.to_string()),
         ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),
@@ -178,7 +178,7 @@ fn multicast(vif: &VifStatus) -> String {
 }
 
 /// A vif's limits, for people.
-fn limits(limits: &LimitsStatus) -> [(&'static str, String); 13] {
+fn limits(limits: &LimitsStatus) -> [(&'static str, String); 14] {
     let rate = |rate: Option<RateStatus>| {
         let rate = rate.map(|it| Rate { bytes: it.bytes, interval_us: it.interval_us });
         rate.map_or_else(none, |rate| rate.to_string())
@@ -190,6 +190,7 @@ fn limits(limits: &LimitsStatus) -> [(&'static str, String); 13] {
     let LimitsStatus { broadcast, multicast, unknown, .. } = limits;
     [
         ("link", if limits.link_down { "down" } else { "up" }.to_owned()),
+        ("offloads", limits.offloads.clone()),
         ("rate", rate(limits.rate)),
         ("rate-rx", rate(limits.rate_rx)),
         ("weight", limits.weight.to_string()),
@@ -220,7 +221,7 @@ fn list<T: ToString>(items: &[T]) -> String {
 #[cfg(test)]
 mod tests {
     use ringway_control::FloodStatus;
-    use ringway_xenbus::{LIMITS, Limit};
+    use ringway_xenbus::{Keys, LIMITS, Limit, VifLimits};
 
     use super::*;
 
@@ -254,6 +255,7 @@ mod tests {
         let of_kind = FloodStatus { frames_per_second: Some(3), bytes_per_second: Some(1_250_000) };
         let all = LimitsStatus {
             link_down: true,
+            offloads: "none".to_owned(),
             weight: 4,
             rate,
             rate_rx: rate,
@@ -264,15 +266,17 @@ mod tests {
             unknown: of_kind,
             frame_len_max: Some(1518),
         };
-        let fewest = LimitsStatus { weight: 1, ..LimitsStatus::default() };
+        let offloads = "auto".to_owned();
+        let fewest = LimitsStatus { weight: 1, offloads, ..LimitsStatus::default() };
         for shown in [limits(&all), limits(&fewest)] {
             let names: Vec<&str> = shown.iter().map(|(name, _)| *name).collect();
             let known: Vec<&str> = LIMITS.iter().map(Limit::name).chain(["mtu"]).collect();
             assert_eq!(names, known);
             for (name, value) in shown {
-                let set = Limit::named(name).map(|limit| limit.key_value(&value));
-                let is_key = |key: String| key.bytes().all(|it| it == b',' || it.is_ascii_digit());
-                assert!(set.is_none_or(|set| set.is_ok_and(is_key)), "{name} {value}");
+                let Some(limit) = Limit::named(name) else { continue };
+                let key = limit.key_value(&value).expect(name);
+                let bad = VifLimits::read(&Keys::new("", [(limit.key.to_owned(), key)])).1;
+                assert!(bad.is_empty(), "{name} {value}: {bad:?}");
             }
         }
         let [.., multicast, _, _, mtu] = limits(&all);
