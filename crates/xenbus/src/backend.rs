@@ -21,6 +21,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::config::{FrontendConfig, Offer, Offered, Reconnects};
+use crate::features::Features;
 use crate::hotplug::Hotplug;
 use crate::keys::{HOTPLUG_STATUS, KeyChange, Keys};
 use crate::state::XenbusState::{
@@ -66,6 +67,9 @@ pub enum Input {
         /// When the frontend is to reconnect.
         reconnect: Reconnect,
     },
+    /// Offer other offloads from the next connection on. Whatever was offered before, what the
+    /// frontend leaves to the backend has to be served.
+    FeaturesChanged(Features),
     /// The status of the toolstack's hotplug script may have changed.
     Hotplug(Hotplug),
     /// The toolstack wrote `Closing` to the backend's own state, and still wants the vif. The state
@@ -292,6 +296,7 @@ impl Handshake {
             (Input::OfferChanged { queues_max, reconnect }, _) => {
                 self.offer_changed(queues_max, reconnect);
             }
+            (Input::FeaturesChanged(features), _) => self.features_changed(features),
         }
         core::mem::take(&mut self.actions)
     }

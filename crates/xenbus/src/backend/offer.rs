@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Action, Attachment, Handshake, Phase, Reconnect, Reoffer};
 use crate::config::{Offer, Reconnects};
+use crate::features::Features;
 use crate::keys::{KeyChange, QUEUES_ACCEPTED};
 use crate::state::XenbusState::{Closed, InitWait};
 
@@ -47,6 +48,15 @@ impl Handshake {
             matches!(self.phase, Phase::Waiting | Phase::Reading(_) | Phase::Attaching(..));
         if reconnect == Reconnect::Now && (is_underway || self.phase == Phase::Closing) {
             self.reoffer = Reoffer::Always;
+        }
+    }
+
+    /// A frontend that has read another offer by now is served by that.
+    pub(super) fn features_changed(&mut self, features: Features) {
+        self.offer.features = features;
+        if self.phase == Phase::Waiting {
+            let changes = self.offered();
+            self.actions.push(Action::Write(changes, None));
         }
     }
 
