@@ -109,15 +109,20 @@ pub fn vnet_from_offload(offload: &Offload, frame: &mut [u8]) -> Result<VirtioNe
 ///
 /// Linux does not read `VIRTIO_NET_HDR_F_DATA_VALID` there, as drivers of virtio-net do. It would
 /// verify the checksum, and drop the packet if the sender marked it valid without writing one. A
-/// blank checksum needs no verification, so a validated one becomes blank.
+/// blank checksum needs no verification, so a validated one becomes blank. If frames must be plain,
+/// as the device passes them on to who takes none that are blank, it is completed.
 ///
 /// # Errors
 /// As [`vnet_from_offload`].
 #[inline]
-pub fn vnet_for_tap(frame: &mut Frame, pool: &mut FramePool) -> Result<VirtioNetHdr, DropReason> {
+pub fn vnet_for_tap(
+    frame: &mut Frame,
+    is_plain: bool,
+    pool: &mut FramePool,
+) -> Result<VirtioNetHdr, DropReason> {
     const VALIDATED: Offload = Offload { checksum: Checksum::Validated, gso: None };
     if frame.offload == VALIDATED {
-        return blank_if_validated(frame, pool);
+        return vnet_of_validated(frame, is_plain, pool);
     }
     let (offload, len) = (frame.offload, frame.len());
     match vnet_from_head(&offload, frame.bytes_mut(), len) {
@@ -129,21 +134,26 @@ pub fn vnet_for_tap(frame: &mut Frame, pool: &mut FramePool) -> Result<VirtioNet
     }
 }
 
-/// The header of a validated frame with its checksum made blank, if it has one. It is completed for
-/// a DHCP client, as in [`prepare`](crate::segment::prepare), and where padding follows the packet:
-/// the receiver of a blank checksum adds up all bytes to the end of the frame.
+/// The header of a validated frame with its checksum made blank, if it has one. It is completed
+/// where frames must be plain, for a DHCP client, as in [`prepare`](crate::segment::prepare), and
+/// where padding follows the packet: the receiver of a blank checksum adds up all bytes to the end
+/// of the frame.
 #[inline(never)]
-fn blank_if_validated(frame: &mut Frame, pool: &mut FramePool) -> Result<VirtioNetHdr, DropReason> {
-    match frame.headers() {
-        Some(headers) if headers.transport.is_none() => Ok(VirtioNetHdr::default()),
-        None => Ok(VirtioNetHdr::default()),
-        Some(headers) if headers.end < frame.len() || headers.is_for_dhcp_client(frame.bytes()) => {
-            pool.complete(frame)?;
-            complete_parsed(frame.bytes_mut(), &headers)?;
-            Ok(VirtioNetHdr::default())
-        }
-        Some(headers) => needs_checksum(frame.bytes_mut(), &headers),
+fn vnet_of_validated(
+    frame: &mut Frame,
+    is_plain: bool,
+    pool: &mut FramePool,
+) -> Result<VirtioNetHdr, DropReason> {
+    let Some(headers) = frame.headers().filter(|headers| headers.transport.is_some()) else {
+        return Ok(VirtioNetHdr::default());
+    };
+    let is_padded = headers.end < frame.len();
+    if is_plain || is_padded || headers.is_for_dhcp_client(frame.bytes()) {
+        pool.complete(frame)?;
+        complete_parsed(frame.bytes_mut(), &headers)?;
+        return Ok(VirtioNetHdr::default());
     }
+    needs_checksum(frame.bytes_mut(), &headers)
 }
 
 /// The header of a frame of `len` bytes of which `frame` has only the first.
@@ -371,21 +381,29 @@ mod tests {
     }
 
     #[test]
-    fn a_validated_checksum_that_is_for_a_tap_device_becomes_blank_where_there_is_one() {
-        let for_tap = |bytes: &[u8]| {
+    fn a_validated_checksum_that_is_for_a_tap_device_becomes_blank_unless_frames_are_plain() {
+        let written = |bytes: &[u8], is_plain| {
             let mut pool = FramePool::new(PoolBudget::new(1 << 16));
             let mut frame = pool.take(bytes.len()).unwrap();
             frame.bytes_mut().copy_from_slice(bytes);
             frame.offload.checksum = Checksum::Validated;
-            let hdr = vnet_for_tap(&mut frame, &mut pool).unwrap();
+            let hdr = vnet_for_tap(&mut frame, is_plain, &mut pool).unwrap();
             (hdr, frame.bytes().to_vec())
         };
+        let for_tap = |bytes: &[u8]| written(bytes, false);
         for is_tcp in [true, false] {
             let complete = packet(is_tcp);
             let (hdr, mut after) = for_tap(&complete);
             assert_eq!((hdr.flags, hdr.csum_start), (VIRTIO_NET_HDR_F_NEEDS_CSUM, 34));
             complete_at(&mut after, 34, usize::from(hdr.csum_offset)).unwrap();
             assert_eq!(after, complete);
+
+            // Whether or not its sender has written one.
+            let mut without = complete.clone();
+            without[34 + usize::from(hdr.csum_offset)] ^= 1;
+            for bytes in [&complete, &without] {
+                assert_eq!(written(bytes, true), (VirtioNetHdr::default(), complete.clone()));
+            }
 
             let mut padded = complete.clone();
             padded.extend([0x77; 7]);
@@ -400,8 +418,8 @@ mod tests {
         assert_eq!((hdr, after), (VirtioNetHdr::default(), for_dhcp_client));
         let mut fragment = packet(false);
         fragment[20] = 0x20;
-        for bytes in [&fragment[..], &[0; 60]] {
-            assert_eq!(for_tap(bytes), (VirtioNetHdr::default(), bytes.to_vec()));
+        for (bytes, is_plain) in [(&fragment[..], false), (&[0; 60], false), (&fragment, true)] {
+            assert_eq!(written(bytes, is_plain), (VirtioNetHdr::default(), bytes.to_vec()));
         }
     }
 

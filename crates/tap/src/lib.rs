@@ -9,7 +9,7 @@ mod vif_or_tap;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
@@ -29,8 +29,16 @@ pub struct Tap {
     enabled: usize,
     /// Work that may be left to the kernel in frames written to the device.
     caps: OffloadCaps,
+    writing: Arc<Writing>,
+}
+
+/// How the queues of a device write frames.
+#[derive(Debug, Default)]
+struct Writing {
     /// What [`merge`](Tap::merge) was last given.
-    merge_len: Arc<AtomicUsize>,
+    merge_len: AtomicUsize,
+    /// What [`set_plain`](Tap::set_plain) was last given.
+    is_plain: AtomicBool,
 }
 
 impl Tap {
@@ -63,7 +71,7 @@ impl Tap {
         for _ in 1..queues {
             files.push(Arc::new(TunFile::open(&name, mode)?));
         }
-        let tap = Tap { name, enabled: files.len(), files, caps, merge_len: Arc::default() };
+        let tap = Tap { name, enabled: files.len(), files, caps, writing: Arc::default() };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
@@ -81,7 +89,7 @@ impl Tap {
         for file in files.iter().filter(|file| file.queue_state().is_ok_and(is_detached)) {
             file.set_queue(QueueState::Attached)?;
         }
-        let tap = Tap { name, enabled: files.len(), files, caps, merge_len: Arc::default() };
+        let tap = Tap { name, enabled: files.len(), files, caps, writing: Arc::default() };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
@@ -124,7 +132,17 @@ impl Tap {
     /// It is for a device whose frames end in this kernel, which then handles fewer. One that
     /// forwards them would have to cut them again. Linux before 6.3 takes at most 64 KiB.
     pub fn merge(&self, len_max: usize) {
-        self.merge_len.store(len_max, Ordering::Relaxed);
+        self.writing.merge_len.store(len_max, Ordering::Relaxed);
+    }
+
+    /// Sets whether queues write what is marked valid with its checksum, as it would be on a wire,
+    /// or, as at first, leave the checksum to this kernel. This can be called at any time.
+    ///
+    /// It is for a device from which a program takes frames without what the kernel knows of them,
+    /// as a switch may. Frames that ask for work still leave it to the kernel, so who calls this
+    /// completes those.
+    pub fn set_plain(&self, is_plain: bool) {
+        self.writing.is_plain.store(is_plain, Ordering::Relaxed);
     }
 
     /// Enables the first `count` queues and disables the others, so that a vif can reconnect with
@@ -174,8 +192,8 @@ impl Tap {
         files
             .zip(counters)
             .map(|(file, counters)| {
-                let (file, merge_len) = (Arc::clone(file), Arc::clone(&self.merge_len));
-                TapQueue::new(file, side, self.caps, counters, merge_len)
+                let (file, writing) = (Arc::clone(file), Arc::clone(&self.writing));
+                TapQueue::new(file, side, self.caps, counters, writing)
             })
             .collect()
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -18,6 +18,8 @@ use ringway_sys::SharedPages;
 use ringway_sys::tun::{PARTS_MAX, Part, TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
 
+use crate::Writing;
+
 /// One queue of a TAP device.
 #[derive(Debug)]
 pub struct TapQueue {
@@ -27,8 +29,7 @@ pub struct TapQueue {
     counters: Arc<QueueCounters>,
     /// Where long incoming frames are put; `None` to put them into buffers.
     page_pool: Option<Box<dyn PagePool>>,
-    /// The longest frame that frames of a flow are written as; 0 if each is written as it is.
-    merge_len: Arc<AtomicUsize>,
+    writing: Arc<Writing>,
     /// The last ingress stopped before it found the device empty, so that no event will come.
     may_have_more: bool,
 }
@@ -49,10 +50,10 @@ impl TapQueue {
         side: Side,
         caps: OffloadCaps,
         counters: Arc<QueueCounters>,
-        merge_len: Arc<AtomicUsize>,
+        writing: Arc<Writing>,
     ) -> TapQueue {
         let page_pool = None;
-        TapQueue { file, side, caps, counters, page_pool, merge_len, may_have_more: false }
+        TapQueue { file, side, caps, counters, page_pool, writing, may_have_more: false }
     }
 
     /// Puts long incoming frames, except their first page, into these pages.
@@ -120,7 +121,8 @@ impl TapQueue {
 
     /// Writes one frame.
     fn write(&mut self, frame: &mut Frame, pool: &mut FramePool) -> io::Result<Written> {
-        let header = match vnet_for_tap(frame, pool) {
+        let is_plain = self.writing.is_plain.load(Ordering::Relaxed);
+        let header = match vnet_for_tap(frame, is_plain, pool) {
             Ok(header) => header,
             Err(reason) => return Ok(Written::Dropped(reason)),
         };
@@ -159,7 +161,7 @@ impl TapQueue {
 
     /// Takes the frames that continue this one out of those that leave after it.
     fn run_of(&self, first: &Frame, from: &mut FrameQueue) -> Option<(Run, Members)> {
-        let mut run = Run::begin(first, self.merge_len.load(Ordering::Relaxed))?;
+        let mut run = Run::begin(first, self.writing.merge_len.load(Ordering::Relaxed))?;
         let mut members = Members::new();
         let mut at = 0;
         while at < from.len().min(LOOK_AHEAD) && !members.is_full() && !run.is_closed() {

@@ -330,7 +330,8 @@ fn validated_frames() -> Outcome {
         let receiver = guest.run(move || UdpSocket::bind((address, 0)))??;
         // waits: what has not arrived is sent again
         receiver.set_read_timeout(Some(AGAIN))?;
-        for (number, padding) in [(1, 0), (2, 30)] {
+        for (number, padding, is_plain) in [(1, 0, false), (2, 30, false), (3, 0, true)] {
+            guest.tap.set_plain(is_plain);
             let payload = [number; 9];
             let mut bytes = datagram(address, receiver.local_addr()?.port(), &payload)?;
             bytes.extend(vec![0x77; padding]);
