@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use ringway_control::{PluggerEvent, PluggerOrder, Received};
+use ringway_control::{PluggerEvent, PluggerOrder, PluggerRequest, Received};
 use ringway_host::{Event, PortOrder};
 use ringway_hypervisor::Hypervisor;
 
@@ -27,6 +27,7 @@ impl<H: Hypervisor> Backend<H> {
             };
             match event {
                 PluggerEvent::Begun => self.on(Event::PluggerBegun)?,
+                PluggerEvent::Datapath { found } => self.on(Event::DatapathFound(found))?,
                 PluggerEvent::Found { vifs } => self.on(Event::PortsFound(vifs))?,
                 PluggerEvent::Done { number, outcome } if number == self.port_orders => {
                     self.on(Event::PortDone(outcome))?;
@@ -35,11 +36,14 @@ impl<H: Hypervisor> Backend<H> {
                 PluggerEvent::Done { .. } => {}
             }
         }
-        let next = self.host.shared.ovs.next_order(Instant::now());
-        let Some(PortOrder { vif, wanted }) = next else { return Ok(()) };
-        self.port_orders += 1;
-        let order = PluggerOrder { number: self.port_orders, vif: vif.path(), wanted };
-        // There is room: it has taken the last one, or has begun since and forgotten it.
-        plugger.send(&order, &[])
+        // There is room: it has taken the last ones, or has begun since and forgotten them.
+        if let Some(PortOrder { vif, wanted }) = self.host.shared.ovs.next_order(Instant::now()) {
+            self.port_orders += 1;
+            let order = PluggerOrder { number: self.port_orders, vif: vif.path(), wanted };
+            plugger.send(&PluggerRequest::Order(order), &[])?;
+        }
+        let question = self.host.shared.datapaths.next_question();
+        let question = question.map(|bridge| PluggerRequest::Datapath { bridge });
+        question.map_or(Ok(()), |question| plugger.send(&question, &[]))
     }
 }

@@ -184,8 +184,12 @@ pub struct VifStatus {
     pub tenant: Option<String>,
     /// The most queues that the guest may request. A virtio guest that runs keeps what it had.
     pub max_queues: u16,
-    /// What both sides use: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`, `gso-tcpv6`.
+    /// What is in force between its guest and its network: `sg`, `csum-v4`, `csum-v6`, `gso-tcpv4`,
+    /// `gso-tcpv6`.
     pub offloads: Vec<String>,
+    /// What decides about them, apart from the guest.
+    #[serde(default)]
+    pub offloads_because: String,
     /// How its guest has its frames hashed, if it has chosen that over a control ring.
     #[serde(default)]
     pub hash: Option<HashStatus>,

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 pub use dir::RunDir;
 pub use link::{FDS_MAX, Link, Received};
 pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};
-pub use plugger::{PluggerEvent, PluggerOrder};
+pub use plugger::{PluggerEvent, PluggerOrder, PluggerRequest};
 pub use recipient::Recipient;
 pub use reports::Reports;
 pub use ringway_calls::*;

@@ -4,10 +4,23 @@
 //! and removes ports of Open vSwitch for it with `ovs-vsctl`. It checks each name and id that the
 //! backend sends, and changes no port that is not this host's.
 
-use ringway_ovs::{Ids, PortWanted};
+use ringway_ovs::{Datapath, Ids, OvsBridge, PortWanted};
 use serde::{Deserialize, Serialize};
 
-/// From the backend to the plugger. The next order follows when the last one is done.
+/// From the backend to the plugger.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case")]
+pub enum PluggerRequest {
+    /// Change a port. The next order follows when the last one is done.
+    Order(PluggerOrder),
+    /// Say what datapath a bridge has. The next question follows when this one has its reply.
+    Datapath {
+        /// The bridge.
+        bridge: OvsBridge,
+    },
+}
+
+/// What is to be done about the port of a vif.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PluggerOrder {
     /// Tells it from those before: an order that a killed plugger may have carried out is given
@@ -36,5 +49,10 @@ pub enum PluggerEvent {
         number: u64,
         /// Either.
         outcome: Result<Ids, String>,
+    },
+    /// The datapath of the bridge, or why that is not known.
+    Datapath {
+        /// Either.
+        found: Result<Datapath, String>,
     },
 }

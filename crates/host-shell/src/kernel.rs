@@ -108,6 +108,10 @@ impl ringway_host::Tap for HostTap {
         self.0.set_offloads(caps)
     }
 
+    fn set_plain(&self, is_plain: bool) {
+        self.0.set_plain(is_plain);
+    }
+
     fn set_enabled(&mut self, count: u16) -> io::Result<()> {
         self.0.set_enabled(count)
     }

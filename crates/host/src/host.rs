@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ringway_hypervisor::Hypervisor as _;
-use ringway_ovs::Ids;
+use ringway_ovs::{Datapath, Ids};
 use ringway_vif_shell::device::read_keys;
 use ringway_wire::DomId;
 use ringway_xenbus::backend::Input;
@@ -56,6 +56,9 @@ pub enum Event<S> {
     /// These vifs, by the [paths](Purpose::path) of their purposes, have ports of Open vSwitch
     /// since an earlier process.
     PortsFound(Vec<String>),
+    /// That process has found this datapath of the bridge that it was [asked](crate::Datapaths) for
+    /// last, or why not.
+    DatapathFound(Result<Datapath, String>),
 }
 
 /// All vifs that this process serves, and what they share.
@@ -180,36 +183,17 @@ impl<W: World> Host<W> {
                 }
             }
             Event::Removed(name) => self.remove_virtio(&name, now, parts),
-            Event::PluggerBegun => self.shared.ovs.ask_again(),
-            Event::PortDone(outcome) => match self.shared.ovs.done(outcome, now) {
-                Some((Purpose::Xen(vif), fault)) => {
-                    let Some(xen) = self.vifs.get_mut(&vif) else { return Ok(()) };
-                    xen.end.show_fault(parts.store, fault)?;
-                    xen.announce(&mut parts.split(&mut self.shared, now).1);
-                }
-                Some((Purpose::Virtio(name), _)) => {
-                    let found = self.virtio.iter_mut().find(|it| it.state.name == name);
-                    let (_, mut hosting) = parts.split(&mut self.shared, now);
-                    found.into_iter().for_each(|it| it.state.announce(&mut hosting));
-                }
-                Some((Purpose::Uplink, _)) | None => {}
-            },
+            Event::PluggerBegun => {
+                self.shared.ovs.ask_again();
+                self.shared.datapaths.ask_again();
+            }
+            Event::PortDone(outcome) => self.port_done(outcome, now, parts)?,
+            Event::DatapathFound(found) => self.datapath_found(found, now, parts)?,
             Event::PortsFound(paths) => {
                 paths.iter().for_each(|path| self.leave_if_unneeded(path));
             }
         }
         Ok(())
-    }
-
-    /// Removes the port of a vif that is not served any more, or not by such a port. That of a vif
-    /// whose guest has yet to return to this process stays.
-    fn leave_if_unneeded(&mut self, path: &str) {
-        let Some(vif) = Purpose::parse(path) else { return };
-        let is_needed = |state: &VifState<W>| state.device.is_none() || state.is_for_ovs();
-        match self.state_for(&vif).is_some_and(|state| is_needed(state)) {
-            true => self.shared.ovs.found(vif),
-            false => self.shared.ovs.remove(vif),
-        }
     }
 
     /// Handles a queue that an engine gave up: its guest is disconnected, unless its vif has only
@@ -263,7 +247,7 @@ impl<W: World> Host<W> {
         Ok(())
     }
 
-    fn state_for(&mut self, vif: &Purpose) -> Option<&mut VifState<W>> {
+    pub(crate) fn state_for(&mut self, vif: &Purpose) -> Option<&mut VifState<W>> {
         match vif {
             Purpose::Xen(vif) => self.state_mut(*vif),
             Purpose::Virtio(name) => {

@@ -19,6 +19,7 @@ mod chosen;
 mod comparison;
 mod connection;
 mod cut;
+mod datapaths;
 mod defaults;
 mod device;
 mod drop_log;
@@ -28,6 +29,8 @@ mod mirrors;
 mod negotiated;
 mod notes;
 mod occupants;
+mod offloads;
+mod on_ovs;
 mod order;
 mod other_port;
 mod ovs_ports;
@@ -58,6 +61,7 @@ pub use changes::{DescriptionChanges, VifChanges};
 pub use comparison::{Comparison, Followed};
 pub use connection::Connection;
 pub use cut::cut_links;
+pub use datapaths::Datapaths;
 pub use device::{
     Bridged, Device, DeviceChange, DeviceKeeper, DeviceState, Devices, HOST_ADDRESS, HostDevice,
     HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place, Purpose,

@@ -15,6 +15,7 @@ use ringway_switch::{
 use ringway_xenbus::{Features, Offer};
 
 use crate::comparison::Comparison;
+use crate::datapaths::Datapaths;
 use crate::notes::Notes;
 use crate::occupants::Occupants;
 use crate::ovs_ports::OvsPorts;
@@ -53,6 +54,8 @@ pub struct Shared {
     pub comparison: Comparison,
     /// The ports of vifs on bridges of Open vSwitch.
     pub ovs: OvsPorts,
+    /// The datapaths of these bridges.
+    pub datapaths: Datapaths,
     pub(crate) restarts: Restarts,
     ports: Ports,
     /// Reports of engines that have not been handled yet.
@@ -117,6 +120,7 @@ impl Shared {
             quarantine: Quarantine::read(notes),
             comparison: Comparison::new(now),
             ovs: OvsPorts::default(),
+            datapaths: Datapaths::default(),
             restarts: Restarts::read(notes),
             ports: Ports::default(),
             reports: VecDeque::new(),

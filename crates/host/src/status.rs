@@ -126,6 +126,7 @@ impl View<'_> {
     fn xen_vif<W: World>(&self, vif: Vif, xen: &XenVif<W>, guest: Option<String>) -> VifStatus {
         let XenVif { end, state, .. } = xen;
         let caps = state.connection.as_ref().map_or(OffloadCaps::NONE, |it| it.caps);
+        let passing = state.offloading(self.shared).passing;
         let status = self.vif(state);
         VifStatus {
             state: end.state().to_string(),
@@ -135,7 +136,7 @@ impl View<'_> {
             domid: Some(vif.frontend.0),
             handle: vif.handle,
             // Its guest may accept more than we do.
-            offloads: offload_names(caps.and(self.shared.config.offloads)),
+            offloads: offload_names(caps.and(self.shared.config.offloads).and(passing)),
             hash: hash_status(&state.hashing()),
             groups_wanted: groups_wanted(state),
             headroom: state.connection.as_ref().map_or(0, |_| state.headroom.get()),
@@ -154,6 +155,8 @@ impl View<'_> {
         let device = state.device.as_ref();
         let on_switch = || Place { attached_to: SWITCH.to_owned(), is_down: false, is_gone: false };
         let place = device.map_or_else(on_switch, |device| device.place(self.links));
+        let caps = connection.map_or(OffloadCaps::NONE, |it| it.caps);
+        let offloading = state.offloading(shared);
         VifStatus {
             name: state.name.clone(),
             // Why it does not work as it should, although it is served.
@@ -188,7 +191,8 @@ impl View<'_> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             restarts: shared.restarts.of(&state.name),
             max_queues: state.offer.queues_max,
-            offloads: offload_names(connection.map_or(OffloadCaps::NONE, |it| it.caps)),
+            offloads: offload_names(caps.and(offloading.passing)),
+            offloads_because: offloading.why.into_owned(),
             limits: limits_status(state, shared),
             waits: waits::of_quarantine(&shared.quarantine, &state.charged, self.seconds)
                 .into_iter()

@@ -9,7 +9,7 @@ use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
 use ringway_netback::{Headroom, Interrupted};
-use ringway_ovs::{Bind, Facts, PortWanted};
+use ringway_ovs::{Bind, Facts, OvsBridge, PortWanted};
 use ringway_steering::control::HashControl;
 use ringway_switch::PortId;
 use ringway_vif_shell::{LeftOut, LogAllowance};
@@ -20,7 +20,7 @@ use crate::arrival::Arrival;
 use crate::chosen::Chosen;
 use crate::comparison::Followed;
 use crate::connection::Connection;
-use crate::device::{HostLinks, Link, Purpose, VifDevice};
+use crate::device::{HostLinks, Link, Purpose, Tap as _, VifDevice};
 use crate::limited::{Limited, unlimited};
 use crate::quarantine::Charged;
 use crate::rules::Rules;
@@ -140,7 +140,7 @@ impl<W: World> VifState<W> {
         self.limited.bad = bad;
         let config = &hosting.shared.config.switch;
         self.limited.set(wanted, (config.flood, config.storm), hosting.now);
-        self.apply_limits(hosting);
+        self.apply_offloads(hosting);
         let Some(connection) = &self.connection else { return };
         let weight = self.limited.weight();
         for port in connection.device_port.into_iter().chain([connection.port]) {
@@ -151,11 +151,13 @@ impl<W: World> VifState<W> {
     /// Gives the engines the limits as they are now, if the vif's guest is connected.
     pub(crate) fn apply_limits(&self, hosting: &mut Hosting<'_, W>) {
         let Some(connection) = &self.connection else { return };
-        let limits = self.limits(hosting.shared);
-        command(hosting.engines, connection.port, |id| Command::Limit {
-            id,
-            limits: limits.clone(),
-        });
+        let shared = &*hosting.shared;
+        let of_device = connection.device_port.map(|port| (port, self.device_limits(shared)));
+        let own = (connection.port, self.limits(shared));
+        for (port, limits) in of_device.into_iter().chain([own]) {
+            let limit = |id| Command::Limit { id, limits: limits.clone() };
+            command(hosting.engines, port, limit);
+        }
     }
 
     /// The multicast addresses that its guest has ordered; `None` if they are not known.
@@ -189,6 +191,7 @@ impl<W: World> VifState<W> {
         now: Instant,
     ) -> io::Result<()> {
         let policy = self.device_policy(shared);
+        let (limits, passing) = (self.device_limits(shared), self.offloading(shared).passing);
         let Some(device) = &mut self.device else { return Ok(()) };
         // Until it has engines, a comparison of devices attaches it again.
         device.is_detached = true;
@@ -199,7 +202,8 @@ impl<W: World> VifState<W> {
         }
         // Its guest may have more queues since a supervisor made the device.
         let count = count.min(device.queues_made);
-        device.enable(count, caps)?;
+        device.enable(count, caps.and(passing))?;
+        device.tap.set_plain(limits.is_plain);
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
         let queues = device.queues(&counters);
         let attachments = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {
@@ -215,7 +219,7 @@ impl<W: World> VifState<W> {
             let roster = engines.roster().map_err(io::Error::other)?;
             roster.join_bridge(port, BridgePort { bridge, address });
         }
-        let (forwarding, limits) = (Forwarding::Patch(to), Limits::default());
+        let forwarding = Forwarding::Patch(to);
         let new = NewPort {
             id: port,
             forwarding: &forwarding,
@@ -265,12 +269,14 @@ impl<W: World> VifState<W> {
         if let Some(device) = &mut self.device {
             device.is_detached = false;
         }
-        self.join_if_plugged(shared);
+        self.begin_on_ovs(shared);
         Ok(())
     }
 
-    /// Asks for the port of a new network device, if that does not wait for a guest.
-    pub(crate) fn join_if_plugged(&self, shared: &mut Shared) {
+    /// Asks for what a new network device needs, if that is for a bridge of Open vSwitch: its
+    /// datapath, and the port if that does not wait for a guest.
+    pub(crate) fn begin_on_ovs(&self, shared: &mut Shared) {
+        self.ovs().into_iter().for_each(|bridge| shared.datapaths.ask(bridge));
         if self.bind == Bind::Plugged {
             self.join_ovs(shared);
         }
@@ -279,7 +285,7 @@ impl<W: World> VifState<W> {
     /// Asks for the port of its network device, if that is for a bridge of Open vSwitch.
     pub(crate) fn join_ovs(&self, shared: &mut Shared) {
         let Some(device) = &self.device else { return };
-        let Some(bridge) = device.ovs().cloned() else { return };
+        let Some(bridge) = self.ovs().cloned() else { return };
         let mac = self.rules.mac().map(|mac| mac.to_string());
         let facts = Facts { mac, ..self.facts.clone() };
         let Some(index) = device.kept().map(|kept| kept.index) else { return };
@@ -310,9 +316,14 @@ impl<W: World> VifState<W> {
         }
     }
 
+    /// The bridge of Open vSwitch that its network device is for, if that is for one.
+    pub(crate) fn ovs(&self) -> Option<&OvsBridge> {
+        self.device.as_ref()?.ovs()
+    }
+
     /// Whether its network device is for a bridge of Open vSwitch.
     pub(crate) fn is_for_ovs(&self) -> bool {
-        self.device.as_ref().is_some_and(|device| device.ovs().is_some())
+        self.ovs().is_some()
     }
 
     /// Serves the vif by another network device in place of the present one: its guest stays
@@ -377,7 +388,7 @@ impl<W: World> VifState<W> {
             is_down: self.limited.wanted.link == Some(LinkState::Down),
             multicast: self.is_multicast_filtered.then(|| Arc::clone(self.chosen.filter())),
             // A program of XDP sees frames as they are on a wire, and may send them back.
-            is_plain: self.headroom.get() > 0,
+            is_plain: self.headroom.get() > 0 || self.is_plain(shared),
             ingress: self.limited.tx.clone(),
             segments: Some(Arc::clone(&self.limited.segments)),
             egress: self.limited.rx.clone(),

@@ -151,7 +151,7 @@ impl<W: World> VirtioVif<W> {
         let mut state = VifState::new(charged, offer, rules, hosting.shared, now);
         state.device = device;
         (state.facts, state.bind) = (wanted.facts(), wanted.bind);
-        state.join_if_plugged(hosting.shared);
+        state.begin_on_ovs(hosting.shared);
         state.limited.mtu_min = floor.mtu();
         state.set_limits(&settings.keys(), hosting);
         let mut vif = VirtioVif {

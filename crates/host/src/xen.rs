@@ -17,7 +17,7 @@ use ringway_vif_shell::{BackendEnd, BackendProcess, LeftOut, Note, device};
 use ringway_xenbus::backend::{Attachment, Input, NotAttached};
 use ringway_xenbus::keys::BIND;
 use ringway_xenbus::{
-    BadKeys, ControlConfig, FrontendConfig, Hotplug, Keys, Offer, Vif, XenbusState,
+    BadKeys, ControlConfig, Features, FrontendConfig, Hotplug, Keys, Offer, Vif, XenbusState,
 };
 use ringway_xenstore::{Client, Lost, Transport, XsError, domain_path, unless_refused};
 
@@ -108,15 +108,16 @@ impl<W: World> XenVif<W> {
         let state = VifState::new(charged, offer, rules, shared, now);
         shared.restarts.begin(&state.name, parts.notes);
         let chosen = Chosen::known(&state.name, keys, parts.notes, now);
-        let state = VifState { device, is_quarantined, chosen, ..state };
-        let end = BackendEnd::new(vif, offer, Hotplug::read(keys), now);
-        let mut begun = XenVif { end, has_own_queues, state };
-        if begun.state.is_for_ovs() {
-            begun.state.facts = facts(vif, keys, parts.store)?;
-            begun.state.bind = bind;
-            begun.state.join_if_plugged(shared);
+        let mut state = VifState { device, is_quarantined, chosen, ..state };
+        if state.is_for_ovs() {
+            state.facts = facts(vif, keys, parts.store)?;
+            state.bind = bind;
+            state.begin_on_ovs(shared);
         }
-        begun.state.set_limits(keys, &mut parts.split(shared, now).1);
+        state.set_limits(keys, &mut parts.split(shared, now).1);
+        state.offer.features = state.offloads_offered(shared).into();
+        let end = BackendEnd::new(vif, state.offer, Hotplug::read(keys), now);
+        let mut begun = XenVif { end, has_own_queues, state };
         cut::restore(vif, keys, parts.store)?;
         match refused {
             Some(reason) => begun.feed(Input::Refused(reason), shared, parts, now)?,
@@ -145,10 +146,25 @@ impl<W: World> XenVif<W> {
             let iface_id = keys.iface_id().map(str::to_owned);
             let facts = Facts { iface_id, ..self.state.facts.clone() };
             self.state.set_facts(facts, hosting.shared);
+            self.offer_offloads(shared, parts, now)?;
         }
         self.act(shared, parts, now, |end, store, actions| {
             end.device_changed(store, actions, keys, now)
         })
+    }
+
+    /// Offers the guest what is decided of its offloads, for when it connects the next time.
+    pub(crate) fn offer_offloads(
+        &mut self,
+        shared: &mut Shared,
+        parts: &mut Parts<'_, W>,
+        now: Instant,
+    ) -> Result<(), Lost> {
+        let features = Features::from(self.state.offloads_offered(shared));
+        if mem::replace(&mut self.state.offer.features, features) == features {
+            return Ok(());
+        }
+        self.feed(Input::FeaturesChanged(features), shared, parts, now)
     }
 
     pub(crate) fn frontend_changed(

@@ -1,4 +1,4 @@
-//! Runs `ovs-vsctl`, which may hang.
+//! Runs `ovs-vsctl`, and `ovs-appctl`, which may hang.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Seek as _};
@@ -13,6 +13,8 @@ use crate::host::{ProcessEnd, as_pid};
 
 /// The program.
 pub(crate) const VSCTL: &str = "ovs-vsctl";
+/// The program that asks the switch itself.
+const APPCTL: &str = "ovs-appctl";
 /// How long it may take: it waits until the switch has done what it asks for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a program's output that are read: the interfaces of several thousand vifs.
@@ -28,6 +30,15 @@ pub(crate) fn vsctl(arguments: &[String], lock: &File) -> Result<String, String>
     // It ends even if this process is gone by then.
     let timeout = format!("--timeout={}", 2 * PATIENCE.as_secs());
     run(Path::new(VSCTL), &[&[timeout][..], arguments].concat(), PATIENCE, lock)
+}
+
+/// What the switch says of its version. It has the lock, too, until it ends.
+///
+/// # Errors
+/// One sentence with the reason, such as that the switch does not run.
+pub(crate) fn switch_version(lock: &File) -> Result<String, String> {
+    let timeout = format!("--timeout={}", 2 * PATIENCE.as_secs());
+    run(Path::new(APPCTL), &[timeout, "version".to_owned()], PATIENCE, lock)
 }
 
 /// Runs a program with these arguments and this standard input, which `ovs-vsctl` does not read,

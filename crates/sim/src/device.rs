@@ -270,6 +270,8 @@ impl Wire for Tap {
         self.condition.is_disturbed.set(true);
     }
 
+    fn set_plain(&self, _: bool) {}
+
     fn take_refusal(&self) -> Option<io::Error> {
         let is_refused = self.condition.will_refuse.take();
         is_refused.then(|| io::Error::other("the network device refuses its queues"))

@@ -37,6 +37,9 @@ pub trait Wire: Clone {
     /// The device was deleted.
     fn cut(&self);
 
+    /// Whether what is marked valid leaves with its checksum.
+    fn set_plain(&self, is_plain: bool);
+
     /// Why it refuses another number of queues, if it does.
     fn take_refusal(&self) -> Option<io::Error>;
 
@@ -53,6 +56,8 @@ impl Wire for () {
     fn connect(&self, _: bool) {}
 
     fn cut(&self) {}
+
+    fn set_plain(&self, _: bool) {}
 
     fn take_refusal(&self) -> Option<io::Error> {
         None
@@ -497,7 +502,9 @@ impl<W: Wire> Tap for SimTap<W> {
     type Files = SimTap<W>;
 
     fn from_files(files: &SimTap<W>) -> io::Result<SimTap<W>> {
-        files.wire()?.enable(files.0.queues);
+        let wire = files.wire()?;
+        wire.enable(files.0.queues);
+        wire.set_plain(false);
         Ok(SimTap(Rc::clone(&files.0)))
     }
 
@@ -519,6 +526,10 @@ impl<W: Wire> Tap for SimTap<W> {
 
     fn set_offloads(&self, _: OffloadCaps) -> io::Result<()> {
         self.wire().map(|_| ())
+    }
+
+    fn set_plain(&self, is_plain: bool) {
+        self.wire().into_iter().for_each(|wire| wire.set_plain(is_plain));
     }
 
     fn set_enabled(&mut self, count: u16) -> io::Result<()> {

@@ -113,6 +113,9 @@ pub trait Tap: Sized {
     /// It was deleted.
     fn set_offloads(&self, caps: OffloadCaps) -> io::Result<()>;
 
+    /// Sets whether frames leave by it with their checksums, also those that are marked valid.
+    fn set_plain(&self, is_plain: bool);
+
     /// Enables the first `count` queues and disables the others.
     ///
     /// # Errors

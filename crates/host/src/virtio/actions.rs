@@ -26,7 +26,7 @@ pub(super) struct VirtioActions<'a, 'b, W: World> {
 
 impl<W: World> SessionHost<QueueOf<W>> for VirtioActions<'_, '_, W> {
     fn offer(&mut self, front_end: Option<u32>) -> Offer {
-        let caps = self.wanted.offloads.and(self.hosting.shared.config.offloads);
+        let caps = self.wanted.offloads.and(self.state.offloads_offered(self.hosting.shared));
         let floor = self.guest.floor.of(front_end);
         self.keep_mtu(floor.mtu);
         // What the same process has negotiated is noted: its guest was here before.

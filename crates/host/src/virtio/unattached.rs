@@ -66,7 +66,7 @@ impl<W: World> VirtioVif<W> {
         match made {
             Ok(device) => {
                 (self.state.device, self.unattached) = (device, None);
-                self.state.join_if_plugged(hosting.shared);
+                self.state.begin_on_ovs(hosting.shared);
                 self.state.set_limits(&self.settings.keys(), hosting);
                 tracing::info!(vif = self.state.name, "attached to its bridge");
             }

@@ -9,10 +9,10 @@ use ringway_ovs::{Bind, Facts, Ids};
 use crate::world::{Act, Machine, wanted};
 use crate::{LATER, MAC, machine};
 
-const CONNECT: [Act; 3] = [Act::Connect(7), Act::Start(0, true), Act::Apply];
+pub(crate) const CONNECT: [Act; 3] = [Act::Connect(7), Act::Start(0, true), Act::Apply];
 
 /// A machine with the vif `vm1` on a bridge of Open vSwitch.
-fn on_ovs() -> Machine {
+pub(crate) fn on_ovs() -> Machine {
     let mut machine = machine();
     machine.kernel.add_ovs_bridge("br-int").expect("a bridge");
     add(&mut machine);

@@ -81,6 +81,8 @@ impl Wire for Cable {
 
     fn cut(&self) {}
 
+    fn set_plain(&self, _: bool) {}
+
     fn take_refusal(&self) -> Option<io::Error> {
         None
     }
@@ -99,6 +101,8 @@ pub(crate) struct Idle {
     pub(crate) failures: Vec<Failure<Silent>>,
     /// How often a queue got other rules.
     pub(crate) policies: usize,
+    /// Whether frames had to leave complete by limits that it was given, in order.
+    pub(crate) plain: Vec<bool>,
     /// How it was disturbed, in order.
     pub(crate) disturbed: Vec<String>,
     /// Frames that announce stations, in order.
@@ -142,6 +146,7 @@ impl Engines for Idle {
         match command {
             Command::Attach { attached } => self.queues.push(*attached),
             Command::SetPolicy { .. } => self.policies += 1,
+            Command::Limit { limits, .. } => self.plain.push(limits.is_plain),
             Command::Announce { announcement, .. } => {
                 self.announced.extend(std::iter::from_fn(|| announcement.next_frame()));
             }
@@ -331,10 +336,10 @@ impl Machine {
         let mut roster = Roster::default();
         roster.add_engine();
         let (queues, patched, failures) = (Vec::new(), Vec::new(), Vec::new());
-        let (disturbed, announced) = (Vec::new(), Vec::new());
+        let (plain, disturbed, announced) = (Vec::new(), Vec::new(), Vec::new());
         let policies = 0;
         let engines =
-            Idle { roster, queues, patched, failures, policies, disturbed, announced, now };
+            Idle { roster, queues, patched, failures, policies, plain, disturbed, announced, now };
         let store = LocalStore::new(Quota::default()).connect(DomId(0)).expect("the first");
         let hypervisor = Loopback::new().create_domain(DomId(0), Limits::default());
         let hypervisor = hypervisor.expect("the first");

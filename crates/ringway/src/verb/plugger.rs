@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use ringway_control::{Link, PluggerEvent, PluggerOrder, Received, RunDir};
+use ringway_control::{Link, PluggerEvent, PluggerOrder, PluggerRequest, Received, RunDir};
 use ringway_ovs::{Ids, OpenVswitch, PortWanted, Table};
 use ringway_sys::poll::{PollFlags, readable, wait};
 use ringway_terminal::stop::Stop;
@@ -28,7 +28,7 @@ use rustix::io::retry_on_intr;
 use tracing::level_filters::LevelFilter;
 
 use crate::host::{Process, owner};
-use crate::vsctl::{VSCTL, vsctl};
+use crate::vsctl::{VSCTL, switch_version, vsctl};
 
 /// The table of `iface-id`s for vifs whose toolstack has no place for one.
 const TABLE: &str = "/etc/ringway/ovs.toml";
@@ -81,7 +81,8 @@ pub(crate) fn run(args: &Plugger) -> Result<()> {
     };
     let run = |arguments: &[String]| vsctl(arguments, &turn);
     let switch = OpenVswitch { owner: owner(&args.dir), run };
-    let mut plugger = Plugging { link: Link::new(link), switch, is_reported: false };
+    let ask_version = || switch_version(&turn).ok();
+    let mut plugger = Plugging { link: Link::new(link), switch, ask_version, is_reported: false };
     if !plugger.forget_orders()? {
         return Ok(());
     }
@@ -92,7 +93,11 @@ pub(crate) fn run(args: &Plugger) -> Result<()> {
     plugger.report_found()?;
     loop {
         match plugger.link.receive()? {
-            Received::Message(order, _) => plugger.carry_out(order)?,
+            Received::Message(PluggerRequest::Order(order), _) => plugger.carry_out(order)?,
+            Received::Message(PluggerRequest::Datapath { bridge }, _) => {
+                let found = plugger.switch.datapath(&bridge, plugger.ask_version);
+                plugger.send(&PluggerEvent::Datapath { found })?;
+            }
             Received::Nothing => {}
             Received::End => return Ok(()),
         }
@@ -152,19 +157,21 @@ impl Successor<'_> {
     }
 }
 
-struct Plugging<R> {
+struct Plugging<R, V> {
     link: Link,
     switch: OpenVswitch<R>,
+    /// Asks the switch for its version.
+    ask_version: V,
     /// Whether the backend knows which vifs have had ports before.
     is_reported: bool,
 }
 
-impl<R: Fn(&[String]) -> Result<String, String>> Plugging<R> {
+impl<R: Fn(&[String]) -> Result<String, String>, V> Plugging<R, V> {
     /// Takes what the plugger before was ordered: the backend gives it again. Returns false if the
     /// backend has ended.
     fn forget_orders(&self) -> io::Result<bool> {
         loop {
-            match self.link.receive::<PluggerOrder>()? {
+            match self.link.receive::<PluggerRequest>()? {
                 Received::Message(..) => {}
                 Received::Nothing => return Ok(true),
                 Received::End => return Ok(false),

@@ -62,6 +62,7 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("tenant", vif.tenant.as_deref().unwrap_or("-")),
         ("max-queues", &max_queues(&vif)),
         ("offloads in force", &offloads),
+        ("  because", &vif.offloads_because),
         ("version", &vif.version),
         ("restarts", &vif.restarts.to_string()),
         ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),

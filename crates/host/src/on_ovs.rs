@@ -1,0 +1,72 @@
+//! Vifs on bridges of Open vSwitch: what follows when the process that asks it has a reply.
+
+use std::time::Instant;
+
+use ringway_ovs::{Datapath, Ids};
+use ringway_xenstore::Lost;
+
+use crate::device::Purpose;
+use crate::host::Host;
+use crate::vif_state::VifState;
+use crate::world::{Parts, World};
+
+impl<W: World> Host<W> {
+    /// An order about the port of a vif was carried out, or why not.
+    pub(crate) fn port_done(
+        &mut self,
+        outcome: Result<Ids, String>,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        let is_done = outcome.is_ok();
+        let Some((vif, fault)) = self.shared.ovs.done(outcome, now) else { return Ok(()) };
+        let bridge = self.state_for(&vif).filter(|_| is_done).and_then(|it| it.ovs().cloned());
+        bridge.iter().for_each(|bridge| self.shared.datapaths.ask(bridge));
+        match vif {
+            Purpose::Xen(vif) => {
+                let Some(xen) = self.vifs.get_mut(&vif) else { return Ok(()) };
+                xen.end.show_fault(parts.store, fault)?;
+                xen.announce(&mut parts.split(&mut self.shared, now).1);
+            }
+            Purpose::Virtio(name) => {
+                let found = self.virtio.iter_mut().find(|it| it.state.name == name);
+                let (_, mut hosting) = parts.split(&mut self.shared, now);
+                found.into_iter().for_each(|it| it.state.announce(&mut hosting));
+            }
+            Purpose::Uplink => {}
+        }
+        Ok(())
+    }
+
+    /// Has the vifs on a bridge have the offloads that suit its datapath.
+    pub(crate) fn datapath_found(
+        &mut self,
+        found: Result<Datapath, String>,
+        now: Instant,
+        parts: &mut Parts<'_, W>,
+    ) -> Result<(), Lost> {
+        let Host { shared, vifs, virtio, .. } = self;
+        let Some(bridge) = shared.datapaths.found(found) else { return Ok(()) };
+        let is_on = |state: &VifState<W>| state.ovs().is_some_and(|it| it.name == bridge.name);
+        let (_, mut hosting) = parts.split(shared, now);
+        for state in virtio.iter().map(|it| &it.state).filter(|state| is_on(state)) {
+            state.apply_offloads(&mut hosting);
+        }
+        for xen in vifs.values_mut().filter(|xen| is_on(&xen.state)) {
+            xen.state.apply_offloads(&mut parts.split(shared, now).1);
+            xen.offer_offloads(shared, parts, now)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the port of a vif that is not served any more, or not by such a port. That of a vif
+    /// whose guest has yet to return to this process stays.
+    pub(crate) fn leave_if_unneeded(&mut self, path: &str) {
+        let Some(vif) = Purpose::parse(path) else { return };
+        let is_needed = |state: &VifState<W>| state.device.is_none() || state.is_for_ovs();
+        match self.state_for(&vif).is_some_and(|state| is_needed(state)) {
+            true => self.shared.ovs.found(vif),
+            false => self.shared.ovs.remove(vif),
+        }
+    }
+}
