@@ -14,7 +14,9 @@ use crate::world::{World, lost};
 
 /// Limits by their names, some values, and what a refusal of them says. Floods of honest guests are
 /// below these.
-const CALLED: [(&str, &str, &[&str]); 8] = [
+const CALLED: [(&str, &str, &[&str]); 10] = [
+    ("offloads", "none", &[]),
+    ("offloads", "some", &["offloads: expected"]),
     ("weight", "1", &[]),
     ("weight", "7", &[]),
     ("weight", "0", &["weight: expected"]),

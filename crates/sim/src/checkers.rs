@@ -9,8 +9,8 @@ use std::sync::Arc;
 use ringway_datapath::DropReason;
 use ringway_host::{Host, vif_name};
 use ringway_loopback::Holdings;
-use ringway_xenbus::Vif;
 use ringway_xenbus::limits::LinkState;
+use ringway_xenbus::{Vif, VifLimits};
 
 use crate::device::{Kind, Station};
 use crate::driver::Driver;
@@ -42,6 +42,7 @@ impl World {
         self.check_groups()?;
         self.check_connected()?;
         self.check_headroom()?;
+        self.check_offloads()?;
         self.check_virtio()?;
         self.check_links()?;
         self.check_ovs(true)?;
@@ -177,11 +178,10 @@ impl World {
     /// The backend applies what the toolstack has set.
     fn check_settings(&self, guest: usize) -> Checked {
         let vif = vif_of(self.plane.guests[guest].domid);
-        let wanted = self.settings.limits(&vif_name(vif));
-        let wanted = (wanted.link, wanted.rate, wanted.rate_rx, wanted.weight);
+        let all = |it: VifLimits| (it.link, it.offloads, it.rate, it.rate_rx, it.weight);
+        let wanted = all(self.settings.limits(&vif_name(vif)));
         let served = self.backend.as_ref().and_then(|backend| backend.host.vif(vif));
-        let found = served.map(|served| served.state.limited.wanted);
-        let found = found.map(|found| (found.link, found.rate, found.rate_rx, found.weight));
+        let found = served.map(|served| all(served.state.limited.wanted));
         ensure(found == Some(wanted), Rule::Settings, || {
             format!("the limits of guest {guest} are {found:?}, expected {wanted:?}")
         })?;

@@ -11,8 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, DropReason, Ends, Frame, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps,
-    Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, SMALL_LEN, Woken,
+    Budget, Checksum, DropReason, Ends, Frame, FrameBatch, FramePool, FrameQueue, MacAddr,
+    OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
+    SMALL_LEN, Woken, segment,
 };
 
 use crate::canary::Canary;
@@ -48,6 +49,20 @@ pub(crate) struct Condition {
     is_disturbed: Rc<Cell<bool>>,
     /// Whether it will refuse its queues once.
     will_refuse: Rc<Cell<bool>>,
+    /// Whether frames that are marked valid leave by it with their checksums. The kernel makes
+    /// these blank otherwise.
+    is_plain: Rc<Cell<bool>>,
+    /// Frames that have left by it with work undone.
+    unfinished: Rc<Cell<u64>>,
+}
+
+impl Condition {
+    /// Counts a frame that leaves, if work is left to do in it.
+    fn count(&self, frame: &Frame) {
+        let is_made_blank = !self.is_plain.get() && frame.offload.checksum == Checksum::Validated;
+        let is_unfinished = is_made_blank || !segment::is_ready(frame);
+        self.unfinished.set(self.unfinished.get() + u64::from(is_unfinished));
+    }
 }
 
 /// Where stations are.
@@ -166,6 +181,11 @@ impl Device {
         self.condition.is_disturbed.set(is_disturbed);
     }
 
+    /// How many frames have left by it with work undone since the last call.
+    pub(crate) fn take_unfinished(&self) -> u64 {
+        self.condition.unfinished.take()
+    }
+
     /// Whether it will refuse its queues once.
     pub(crate) fn will_refuse(&self) -> bool {
         self.condition.will_refuse.get()
@@ -270,7 +290,9 @@ impl Wire for Tap {
         self.condition.is_disturbed.set(true);
     }
 
-    fn set_plain(&self, _: bool) {}
+    fn set_plain(&self, is_plain: bool) {
+        self.condition.is_plain.set(is_plain);
+    }
 
     fn take_refusal(&self) -> Option<io::Error> {
         let is_refused = self.condition.will_refuse.take();
@@ -284,6 +306,7 @@ impl Wire for Tap {
             counters: Arc::clone(counters),
             owner: self.owner.clone(),
             canary: self.canary,
+            condition: self.condition.clone(),
             may_have_more: false,
         };
         counters.iter().enumerate().map(queue).collect()
@@ -318,6 +341,7 @@ pub(crate) struct DeviceQueue {
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) owner: (Owner, Ledger),
     pub(crate) canary: Option<Canary>,
+    condition: Condition,
     /// The last ingress stopped before it found the queue empty, so no event will come.
     may_have_more: bool,
 }
@@ -411,6 +435,7 @@ impl PortQueue for DeviceQueue {
                 break;
             }
             let Some(buffer) = kernel.pool.take(frame.len()) else { break };
+            self.condition.count(frame);
             queue.outwards.push_back(copied(frame, buffer));
             from.pop_front().into_iter().for_each(|frame| pool.recycle(frame));
         }

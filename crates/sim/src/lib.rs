@@ -57,6 +57,7 @@ mod ledger;
 mod links;
 mod marks;
 mod notes;
+mod offloads;
 mod orders;
 mod ovs;
 mod ovs_rules;

@@ -109,6 +109,8 @@ marks! {
     Ordered => "multicast frames ordered",
     /// A guest asked for other headroom.
     HeadroomChanged => "headroom changed",
+    /// A guest went on to use offloads since they were turned off.
+    OffloadsCompleted => "offloads off under a guest that uses them",
     /// Frames for a guest had headroom at rest.
     Headroom => "headroom given",
     /// A message was refused, for example because a backend was killed before it published the
@@ -220,6 +222,8 @@ marks! {
     PortNameTaken => "name of a port taken",
     /// An administrator deleted a bridge of Open vSwitch.
     OvsBridgeDeleted => "bridge of Open vSwitch deleted",
+    /// Bridges of Open vSwitch got another datapath.
+    DatapathChanged => "another datapath of Open vSwitch",
     /// Open vSwitch or its database did not respond.
     OvsSilent => "Open vSwitch silent",
     /// The process that asks Open vSwitch was killed during an order.

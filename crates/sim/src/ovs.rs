@@ -17,8 +17,18 @@ const OWNER: &str = "ringway-owner";
 pub(crate) struct Database {
     rows: Rows,
     silence: Silence,
+    datapath: &'static str,
     version: u64,
 }
+
+/// What `ovs-vsctl` says of datapaths: that of a bridge, whether segmentation is left to it, and
+/// the version of the switch.
+pub(crate) const DATAPATHS: [&str; 4] = [
+    "\"\"\n\n[]\n",
+    "netdev\n\n\"3.1.0\"\n",
+    "netdev\n\"true\"\n\"3.1.0\"\n",
+    "netdev\n\"true\"\n\"3.5.0\"\n",
+];
 
 /// What does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +72,10 @@ impl Database {
     pub(crate) fn set_silence(&mut self, silence: Silence) {
         self.silence = silence;
         self.version += 1;
+    }
+
+    pub(crate) fn set_datapath(&mut self, datapath: &'static str) {
+        self.datapath = datapath;
     }
 
     pub(crate) fn add_bridge(&mut self, name: &str) {
@@ -134,6 +148,11 @@ impl Database {
             ["port-to-br", port] => {
                 let row = self.rows.ports.get(*port);
                 row.map(|row| format!("{}\n", row.bridge)).ok_or_else(|| missing(port))
+            }
+            ["--", "get", "Bridge", bridge, "datapath_type", "--", "--if-exists", "get", ..] => {
+                let is_there = self.rows.bridges.contains(*bridge);
+                let missing = || format!("ovs-vsctl: no row \"{bridge}\" in table Bridge");
+                is_there.then(|| self.datapath.to_owned()).ok_or_else(missing)
             }
             ["--", ..] => self.commit(&words),
             other => panic!("ovs-vsctl has no command {other:?}"),

@@ -8,7 +8,7 @@ use ringway_host::Purpose;
 use crate::flaw::{Checked, Flaw, Rule, ensure};
 use crate::links::{configured_bridge, ovs_bridge, virtio_name};
 use crate::marks::Mark;
-use crate::ovs::{Row, Silence, TAG};
+use crate::ovs::{DATAPATHS, Row, Silence, TAG};
 use crate::process::OWNER;
 use crate::scenario::mac_of;
 use crate::toolstack::vif_of;
@@ -49,8 +49,8 @@ impl World {
         let Some(backend) = backend.as_mut().filter(|backend| backend.has_begun) else {
             return Ok(false);
         };
-        let next = || backend.host.shared.ovs.next_order(plane.now);
-        let Some(events) = plugger.turn(next, plane.canary, &mut plane.marks) else {
+        let asking = (&mut backend.host.shared, plane.now);
+        let Some(events) = plugger.turn(asking, plane.canary, &mut plane.marks) else {
             return Ok(false);
         };
         if let Some(half) = plugger.database.borrow().half_made(OWNER) {
@@ -76,7 +76,7 @@ impl World {
     /// Has the administrator change something about the port of a guest's vif. While the guest is
     /// away, which is rare, its name is free, and its bridge has no port.
     pub(crate) fn change_ovs(&mut self, guest: usize) {
-        let action = self.plane.choices.below(8);
+        let action = self.plane.choices.below(9);
         self.plane.journal.note(|| format!("Open vSwitch of guest {guest}: action {action}"));
         let (device, bridge) = (self.device_link(guest), ovs_bridge(guest));
         let (name, vif) = (self.name_of(guest), self.purpose_of(guest).path());
@@ -103,6 +103,10 @@ impl World {
                 let silence = plane.choices.pick(&all);
                 plane.marks.add(Mark::OvsSilent, u64::from(silence != Silence::Nothing));
                 database.set_silence(silence);
+            }
+            (8, _) => {
+                plane.marks.hit(Mark::DatapathChanged);
+                database.set_datapath(plane.choices.pick(&DATAPATHS));
             }
             _ => plugger.kill_soon(&mut plane.choices),
         }

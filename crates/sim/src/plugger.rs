@@ -3,8 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::time::Instant;
 
-use ringway_host::{Event, PortOrder};
+use ringway_host::{Event, PortOrder, Shared};
 use ringway_ovs::{Ids, OpenVswitch, Table};
 
 use crate::canary::Canary;
@@ -44,7 +45,7 @@ impl Plugger {
     /// anything.
     pub(crate) fn turn<S>(
         &mut self,
-        next_order: impl FnOnce() -> Option<PortOrder>,
+        (shared, now): (&mut Shared, Instant),
         canary: Option<Canary>,
         marks: &mut Marks,
     ) -> Option<Vec<Event<S>>> {
@@ -55,7 +56,12 @@ impl Plugger {
                 Some(begun.into_iter().chain(self.found()).collect())
             }
             Stage::Waits => {
-                let order = next_order()?;
+                if let Some(bridge) = shared.datapaths.next_question() {
+                    let left = Cell::new(RUNS_MAX);
+                    let found = self.switch(&left).datapath(&bridge, || None);
+                    return Some(vec![Event::DatapathFound(found)]);
+                }
+                let order = shared.ovs.next_order(now)?;
                 if order.wanted.is_some() {
                     self.joined.insert(order.vif.path());
                 }

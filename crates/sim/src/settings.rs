@@ -8,7 +8,11 @@ use ringway_datapath::QueueCounters;
 use ringway_host::vif_name;
 use ringway_switch::FloodBudget;
 use ringway_xenbus::limits::LinkState;
-use ringway_xenbus::{FloodWish, Keys, MAX_QUEUES_KEY, MIRROR_KEY, Rate, Vif, VifLimits};
+use ringway_xenbus::{
+    FloodWish, Keys, MAX_QUEUES_KEY, MIRROR_KEY, OffloadWish, Rate, Vif, VifLimits,
+};
+
+use crate::toolstack::OFFLOADS;
 
 /// What the toolstack and calls have set of vifs.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ pub(crate) struct Settings {
     keep_queues: BTreeSet<Vif>,
     /// Vifs of which a note is older than what was set.
     unknown: BTreeSet<String>,
+    /// Vifs whose offloads are off since a rest.
+    without_offloads: BTreeSet<String>,
     /// By the name of a vif: what it had at the last rest.
     budgets: BTreeMap<String, Budgeted>,
     /// Frames that vifs without a limit of their own may flood in a second; 0 for no limit.
@@ -33,13 +39,29 @@ impl Settings {
     pub(crate) fn made(&mut self, vif: Vif, key: &'static str, value: &str) {
         let name = vif_name(vif);
         self.set.remove(&name);
+        self.without_offloads.remove(&name);
         self.forget_budget(&name);
         self.reconnected(vif);
         self.set(&name, key, value);
     }
 
     pub(crate) fn set(&mut self, name: &str, key: &'static str, value: &str) {
+        if key == OFFLOADS {
+            self.without_offloads.remove(name);
+        }
         self.set.entry(name.to_owned()).or_default().insert(key, value.to_owned());
+    }
+
+    /// Whether the offloads of a vif are off since the last rest. This is another rest.
+    pub(crate) fn were_offloads_off(&mut self, name: &str) -> bool {
+        let are_off = self.limits(name).offloads == Some(OffloadWish::None);
+        match are_off && !self.unknown.contains(name) {
+            true => !self.without_offloads.insert(name.to_owned()),
+            false => {
+                self.without_offloads.remove(name);
+                false
+            }
+        }
     }
 
     pub(crate) fn unset(&mut self, name: &str, key: &str) {
@@ -49,6 +71,7 @@ impl Settings {
     /// A vif has ended: a later one with its name has none of its settings.
     pub(crate) fn removed(&mut self, name: &str) {
         self.set.remove(name);
+        self.without_offloads.remove(name);
         self.unknown.remove(name);
         self.forget_budget(name);
     }
@@ -121,6 +144,7 @@ impl Settings {
             bytes_per_second: status.flood_bytes_per_second,
         };
         let is_shown = status.link_down == (limits.link == Some(LinkState::Down))
+            && status.offloads == limits.offloads.unwrap_or_default().to_string()
             && status.weight == limits.weight.unwrap_or(1)
             && status.rate == limits.rate.map(rate)
             && status.rate_rx == limits.rate_rx.map(rate)

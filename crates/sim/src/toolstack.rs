@@ -16,14 +16,17 @@ use crate::scenario::HOST;
 const MTU: u16 = u16::MAX - 14;
 
 /// The limits that a toolstack changes while a vif is served, by their keys, with some values.
-pub(crate) const LIMITS: [(&str, &[&str]); 4] = [
+pub(crate) const LIMITS: [(&str, &[&str]); 5] = [
     (LINK, &["0", "0", "1", ""]),
     ("rate", &["", "65536,50000", "20000,1000", "1000000,50000"]),
     ("ringway-rate-rx", &["", "65536,50000", "1000000,50000"]),
     (WEIGHT, &["1", "3", "1000", "none"]),
+    (OFFLOADS, &["none", "none", "all", "auto", ""]),
 ];
 /// The key of a vif's link.
 pub(crate) const LINK: &str = "carrier";
+/// The key of a vif's offloads.
+pub(crate) const OFFLOADS: &str = "ringway-offloads";
 /// The key of a vif's share.
 pub(crate) const WEIGHT: &str = "ringway-weight";
 

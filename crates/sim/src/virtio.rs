@@ -42,8 +42,17 @@ use crate::vmm::{Loss, Order, Vmm};
 use crate::world::{World, lost};
 
 /// Limits of a virtio vif, with some values. Those of floods come last.
-const LIMITS: [(&str, &str); 4] =
-    [("weight", "1"), ("weight", "7"), ("broadcast-mbit", "40000"), ("flood-rate", "1000000")];
+const LIMITS: [(&str, &str); 7] = [
+    ("offloads", "none"),
+    ("offloads", "none"),
+    ("offloads", "auto"),
+    ("weight", "1"),
+    ("weight", "7"),
+    ("broadcast-mbit", "40000"),
+    ("flood-rate", "1000000"),
+];
+/// How many a bridge does not carry out by itself.
+const OF_BRIDGED: usize = 5;
 
 impl World {
     /// Makes the front-ends, before the first backend starts.
@@ -320,7 +329,7 @@ impl World {
         // A bridge floods by itself.
         let is_patched = self.scenario.are_patched[self.virtio.vmms[number].guest];
         let (limit, value) =
-            self.plane.choices.pick(if is_patched { &LIMITS[..2] } else { &LIMITS });
+            self.plane.choices.pick(if is_patched { &LIMITS[..OF_BRIDGED] } else { &LIMITS });
         let key = Limit::named(limit).map_or("", |limit| limit.key);
         let request = BackendRequest::SetLimit {
             vif: name.clone(),
