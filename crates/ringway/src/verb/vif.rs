@@ -61,6 +61,10 @@ enum Verb {
     /// flood-mbit limit the frames and megabits per second that it floods; the broadcast, multicast
     /// and unknown limits are for one kind of these. 0 is no limit; megabits may be a rate: 10Mb/s.
     ///
+    /// offloads is what the guest and its network leave to each other of checksums and
+    /// segmentation: all, none, or auto, which suits the network. A guest takes another offer when
+    /// it connects the next time; until then, what it leaves undone is done in software.
+    ///
     /// Rules, from locking-mode on, are those of a description. VLANs, private and the three after
     /// it are for vifs on the switch. mirror makes the vif the output of a mirror: it receives
     /// copies of what the given ports transmit (tx), receive (rx) or both, and nothing else, and

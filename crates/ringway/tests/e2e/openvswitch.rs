@@ -14,6 +14,8 @@ use ringway_e2e::shared_turn;
 use ringway_e2e::virtio_guest::{Maker, guest_of, keeping_neighbor, kill_backend};
 use rustix::process::Signal;
 
+use ringway_control::VifStatus;
+
 use crate::devices::{beside, tool, tool_ok};
 use crate::hostile::Hostile;
 use crate::vhost::{OPTIONS, Pings};
@@ -208,6 +210,74 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     place.wait_for_ports("probe\ntheirs\nvm1");
     host.text(&["vif", "remove", "vm1"]);
     place.wait_for_ports("probe\ntheirs");
+}
+
+/// Sends some segments to the echo server of a guest, and expects them back.
+fn expect_echo(host: &Host) {
+    let file = |name: &str| host.file(name).display().to_string();
+    let script = format!(
+        "seq 50000 > {0}; socat -t600 - TCP:10.78.0.5:7,retry=300,interval=0.1 < {0} > {1}; \
+         cmp {0} {1}",
+        file("sent"),
+        file("back")
+    );
+    let output = beside(host.pid_of("ringway run")).args(["sh", "-c", &script]).output();
+    text_of(output.expect("it can be started"), "TCP");
+}
+
+#[test]
+fn a_guest_leaves_no_checksum_to_a_datapath_that_forwards_it_blank() {
+    let Some(_turn) = shared_turn(&[&PROGRAMS[..], &["cmp", "seq"]].concat()) else { return };
+    let sockets = tempfile::tempdir().expect("a directory");
+    let dir = sockets.path();
+    let place = Place::start();
+    let host = &place.host;
+    let whole = host.pid_of("ringway run");
+    place.add_probe("");
+    text_of(place.add_vm1(dir, "br-int"), "vif add");
+    let because = |text: &str| {
+        host.wait(text, SOON, |host| {
+            host.vif("vm1").filter(|vif| vif.offloads_because.contains(text))
+        })
+    };
+    let has_checksums =
+        |vif: &VifStatus| vif.offloads.iter().any(|offload| offload.starts_with("csum"));
+    let set = |value: &str| {
+        host.text(&["vif", "set", "vm1", "offloads", value]);
+        host.vif("vm1").expect("it is there")
+    };
+    because("a userspace datapath without userspace-tso-enable");
+    set("all");
+    let guest = guest_of(1, "10.78.0.5", dir, "vm1", Maker::Backend, "");
+    place.wait_for_ports("probe\nvm1");
+    assert!(tool(whole, REACH).is_some(), "{}", host.log());
+    let number = place.ask("get Interface vm1 ofport");
+    assert!(has_checksums(&host.vif("vm1").expect("it is there")));
+    // It goes on to use what it was offered.
+    for value in ["none", "auto"] {
+        let vif = set(value);
+        assert!(!has_checksums(&vif), "{vif:?}");
+        expect_echo(host);
+    }
+    assert_eq!(place.ask("get Interface vm1 ofport"), number);
+
+    drop(guest);
+    place.wait_for_ports("probe");
+    // The next guest has another Ethernet address.
+    tool_ok(whole, "ip neigh flush dev probe");
+    let _guest = guest_of(1, "10.78.0.5", dir, "vm1", Maker::Backend, "");
+    place.wait_for_ports("probe\nvm1");
+    assert!(tool(whole, REACH).is_some(), "{}", host.log());
+    expect_echo(host);
+    let virtio = host.vif("vm1").and_then(|vif| vif.virtio).expect("it is there");
+    assert!(virtio.not_offered.iter().any(|name| name == "csum"), "{virtio:?}");
+    let shown = host.text(&["vif", "show", "vm1"]);
+    assert!(shown.contains("without userspace-tso-enable"), "{shown}");
+
+    // A port that joins asks again.
+    place.ask("set Open_vSwitch . other_config:userspace-tso-enable=true ovs_version=3.1.0");
+    kill_backend(host);
+    because("of version 3.1, and 3.5 is the first");
 }
 
 /// The processes of which this holds for the process id and the words of its command line.

@@ -7,6 +7,7 @@ use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
 
 const PLAIN: &str = "queues = 2\nsg = false\ncsum = false\ngso = false";
 const FULL: &str = "queues = 2";
+const COMPLETE: &str = "queues = 2\noffloads = \"none\"";
 
 #[test]
 fn files_arrive_unchanged_with_every_combination_of_offloads() {
@@ -14,6 +15,8 @@ fn files_arrive_unchanged_with_every_combination_of_offloads() {
     for (host_keys, a, b) in [
         ("max-queues = 2", PLAIN, PLAIN),
         ("max-queues = 2", FULL, PLAIN),
+        ("max-queues = 2", COMPLETE, FULL),
+        ("max-queues = 2", FULL, COMPLETE),
         ("max-queues = 2", FULL, "queues = 2\ngso = false"),
         ("max-queues = 2\nsg = false\ncsum = false\ngso = false", FULL, FULL),
         ("max-queues = 2\nsplit-event-channels = false", FULL, FULL),
@@ -37,6 +40,7 @@ fn files_arrive_unchanged_with_every_combination_of_offloads() {
         let offloads = host.vif("vif1.0").expect("it is there").offloads;
         let is_plain = a == PLAIN || host_keys.contains("gso");
         assert_eq!(offloads.is_empty(), is_plain, "{offloads:?}");
+        assert_eq!(offloads == ["sg"], a == COMPLETE, "{offloads:?}");
     }
 }
 

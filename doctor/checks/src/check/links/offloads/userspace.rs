@@ -86,9 +86,9 @@ fn explained(finding: Finding, port: &Port) -> Finding {
              userspace-tso-enable is set, so receivers drop them: ping works, TCP does not.",
         )
         .advise(Advice::by_hand(
-            "Turn checksums and segmentation off for this guest: csum = false and gso = false of a \
-             vif of ringway, <host csum='off' gso='off' tso4='off' tso6='off'/> of <driver> in \
-             libvirt, or ethtool -K eth0 tx off in the guest.",
+            "Turn checksums and segmentation off for this guest: offloads = \"none\" of a vif of \
+             ringway, <host csum='off' gso='off' tso4='off' tso6='off'/> of <driver> in libvirt, \
+             or ethtool -K eth0 tx off in the guest.",
             &[],
         ))
         .advise(Advice::by_hand(
