@@ -136,9 +136,11 @@ impl Guest {
     /// Notes that it is announced, perhaps as before. Returns how often that has begun.
     pub(crate) fn note_announcement(&mut self, announcement: &Arc<Announcement>) -> u64 {
         let frames = self.announcing_frames();
+        // Before it has come, that is one of a guest that has died, and whose vif it has.
+        let own = u64::from(self.arrivals > 0);
         let (count, earlier, last) = &mut self.announced;
         if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, announcement)) {
-            (*count, *earlier, *last) = (*count + 1, frames, Some(Arc::clone(announcement)));
+            (*count, *earlier, *last) = (*count + own, frames, Some(Arc::clone(announcement)));
         }
         *count
     }
