@@ -107,9 +107,11 @@ impl World {
         self.kernel.set_master(&device.name, bridge.as_deref()).expect("both exist");
         let (since, seen) = (self.kernel.version(), self.seen_of(guest));
         let Some(wanted) = self.wanted.get_mut(&guest) else { return };
-        // If it was not seen elsewhere in between, it may have lost its own bridge.
+        // If it was not seen elsewhere in between, it may have lost its own bridge, also if there
+        // is another one of that name by now.
         let is_unseen = seen.is_none_or(|seen| seen < wanted.since);
-        let is_unknown = place == Place::Nowhere && is_own_gone && is_unseen;
+        let has_lost_own = is_own_gone || wanted.place == Place::Any;
+        let is_unknown = place == Place::Nowhere && has_lost_own && is_unseen;
         // The process that opens it next may follow a note that is older than what it forgot.
         let is_forgotten = wanted.place == Place::Any && seen.is_none();
         wanted.place = if is_unknown || is_forgotten { Place::Any } else { place };
