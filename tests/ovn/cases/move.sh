@@ -19,9 +19,14 @@ wait_installed hv2 vif1.0 xen
 wait_until 30 "probe reaches web" reaches probe 10.9.0.1
 wait_until 30 "probe reaches db" reaches probe 10.9.0.2
 
-# Sets `old` and `new` for a trial.
+# The host on which each port is, whose guest has moved any number of times.
+declare -A place=([web]=hv2 [db]=hv2)
+
+# Sets `old` and `new` for a move: PORT
 choose_hosts() {
-    if [ $(($1 % 2)) = 1 ]; then old=hv2 new=hv3; else old=hv3 new=hv2; fi
+    old=${place[$1]}
+    if [ "$old" = hv2 ]; then new=hv3; else new=hv2; fi
+    place[$1]=$new
 }
 
 # Whether a host serves a guest: HOST VIF DIRECTORY
@@ -42,15 +47,15 @@ move_xen() {
     xen_unplug "$old"
 }
 
-# KIND PORT TRIAL
+# KIND PORT
 plain_move() {
-    choose_hosts "$3"
+    choose_hosts "$2"
     "move_$1"
     wait_until 60 "OVN has moved $2" eval "[ \"\$(chassis_of $2)\" = $new ]"
 }
 
 rarp_move() {
-    choose_hosts "$3"
+    choose_hosts "$2"
     page_text before-move hv1,hv2="$old,$new" "lsp-set-options web=lsp-set-options $2" | execute central
     "move_$1"
     wait_until 60 "the move of $2 is activated" is_activated "$2" "$new"
