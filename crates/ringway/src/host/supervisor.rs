@@ -182,12 +182,13 @@ impl Supervisor {
         accepted: &mut Option<Keep>,
     ) -> Result<()> {
         let outcome = self.run_until((stop, hangup), accepted);
-        let outcome = outcome.map_err(|error| self.explain(error));
-        if outcome.is_ok() {
-            tracing::info!("stopping {} guests, the backend and the broker", self.guests.len());
-            self.end();
+        // A terminal or a service manager may signal all processes, and the broker may end first.
+        if outcome.is_err() && !stop.wait(Duration::ZERO)? {
+            return outcome.map_err(|error| self.explain(error));
         }
-        outcome
+        tracing::info!("stopping {} guests, the backend and the broker", self.guests.len());
+        self.end();
+        Ok(())
     }
 
     fn run_until(

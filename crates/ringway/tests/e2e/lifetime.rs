@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ringway_e2e::host::{
-    Host, Member, SOON, describe, links, names_in, pair, send, start_time, wait_for,
+    Host, Member, SOON, describe, links, names_in, pair, send, start_time, stop_threads, wait_for,
 };
 use ringway_e2e::shared_turn;
 use rustix::process::Signal;
@@ -68,6 +68,13 @@ fn now() -> u64 {
     seconds.replace('.', "").parse().expect("proc_uptime(5)")
 }
 
+/// How often a process has waited for something.
+fn waits(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|count| count.trim().parse().ok()).expect("proc_pid_status(5)")
+}
+
 fn with_uplink() -> String {
     pair() + "[uplink]\nname = \"ringway-e2e\"\naddresses = [\"10.77.0.254/24\"]\n"
 }
@@ -86,6 +93,28 @@ fn an_interrupted_host_ends_in_order_and_empties_its_directory() {
         traces.wait_until_gone();
         drop(place);
     }
+}
+
+#[test]
+fn a_host_ends_in_order_although_its_broker_was_asked_to_end_and_ended_first() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let host = Host::start(&with_uplink());
+    let (traces, dir) = (Traces::of(&host), host.dir());
+    let (broker, before) = (host.pid_of("broker"), waits(host.pid_of("ringway run")));
+    stop_threads(broker);
+    send(host.pid_of("guest a"), Signal::KILL);
+    // Whatever it does next begins with a request to the broker, beside which it takes no signal.
+    wait_for("the supervisor to wait for the broker", SOON, || {
+        (waits(host.pid_of("ringway run")) > before).then_some(())
+    });
+    host.signal(Signal::TERM);
+    send(broker, Signal::TERM);
+    send(broker, Signal::CONT);
+    let (status, place, log) = host.ended();
+    assert!(status.success(), "{status}\n{log}");
+    assert!(!dir.exists(), "{:?}", names_in(&dir));
+    traces.wait_until_gone();
+    drop(place);
 }
 
 #[test]
