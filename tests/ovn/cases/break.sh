@@ -72,7 +72,8 @@ kill_controller() {
         stream_end
         all+=("$lost")
         controller_start hv2
-        wait_installed hv2 web
+        # What it wrote before its end would do for ovn-installed.
+        on central ovn-nbctl --wait=hv --timeout=$((PATIENCE * 30)) sync
     done
     report_lost 'ovn-controller is killed' 0 "${all[@]}"
 }
