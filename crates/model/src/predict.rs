@@ -137,9 +137,9 @@ impl Parameters {
         let total = parts.iter().sum::<usize>() * per_flow;
         // Many flows have coarser chunks, and as many bytes in flight.
         let merged = total.div_ceil(TOTAL_MAX).max(1);
-        let bits = bits * float(merged);
         let chunks: Vec<usize> =
             parts.iter().map(|flows| (flows * per_flow).div_ceil(merged)).collect();
+        let bits = bits * float(total) / float(chunks.iter().sum::<usize>().max(1));
         let own = bits / (self.queue_bps * self.contention.efficiency(parts.len()));
         let times = Times { own, shared: bits / self.shared_bps, delay: self.window.delay };
         (chunks, times, bits)
@@ -232,6 +232,9 @@ mod tests {
         let long = Parameters { queue_bps: 1e12, window, ..PLAIN };
         let windows = 1000.0 * window.bytes * 8.0;
         assert!((long.outcome(4, 1000, Placed::Random).mean_bps / windows - 1.0).abs() < 0.02);
+        // Queues with one or two flows each, whose chunks are merged.
+        let spread = long.outcome(256, 300, Placed::Evenly).mean_bps / windows * 1000.0 / 300.0;
+        assert!((spread - 1.0).abs() < 0.02, "{spread}");
     }
 
     #[test]
