@@ -441,7 +441,7 @@ fn slow(data: &Data, base: &Point, stations: &[Station], solved: &Solved) -> Opt
 }
 
 /// The part of a point that a fit must reach.
-const NEARLY: f64 = 0.995;
+pub(crate) const NEARLY: f64 = 0.995;
 
 /// The most by which a part of a point is above what is predicted; below 0 if all are reached.
 fn lack(parameters: &Parameters, part: f64, points: &[&Point]) -> f64 {

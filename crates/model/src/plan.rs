@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::contention::Contention;
 use crate::estimate::Estimate;
-use crate::fit::{Fit, LINE, Station};
+use crate::fit::{Fit, LINE, NEARLY, Station};
 use crate::line::Line;
 use crate::predict::{Parameters, Placed};
 
@@ -75,8 +75,8 @@ pub struct Sensitivity {
     pub high: f64,
 }
 
-/// Queues up to which a plan looks.
-const QUEUES_MAX: usize = 64;
+/// Queues up to which a plan is made.
+pub const QUEUES_MAX: usize = 64;
 /// The part of a CPU's time that a plan uses.
 const CPU_USE: f64 = 0.8;
 /// How the names of the stations begin that a guest's CPUs are.
@@ -90,8 +90,8 @@ const QUEUE_GRANTS: usize = 2 + 2 * 256;
 pub fn plan(fit: &Fit, target: &Target) -> Plan {
     let of = |queues: usize| fit.best.outcome(queues, target.flows, Placed::Random);
     let fewest = |it: &Parameters| {
-        let odds = |queues: usize| it.outcome(queues, target.flows, Placed::Random);
-        (1..=QUEUES_MAX).find(|queues| odds(*queues).reaches(target.bps) >= target.probability)
+        let wanted = target.probability - ROUNDING;
+        (1..=QUEUES_MAX).find(|queues| reach(it, *queues, target) >= wanted)
     };
     let queues = fewest(&fit.best);
     let all: Vec<Option<usize>> = fit.possible().map(fewest).collect();
@@ -104,8 +104,7 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         (1..=QUEUES_MAX).find(|queues| mean(queues) >= most * 0.99).unwrap_or(1)
     };
     let chosen = queues.unwrap_or_else(best);
-    let outcomes = fit.possible().map(|it| it.outcome(chosen, target.flows, Placed::Random));
-    let probability = Estimate::over(outcomes.map(|it| it.reaches(target.bps)));
+    let probability = Estimate::over(fit.possible().map(|it| reach(it, chosen, target)));
     let outcome = of(chosen);
     let throughput_bps = fit.predict(chosen, target.flows, Placed::Random).throughput;
     // CPUs are planned, a wire is not.
@@ -136,6 +135,16 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         sensitivity: sensitivity(fit, chosen, target.flows),
         next_run: next_run(fit, chosen, target.flows),
     }
+}
+
+/// What rounding may take from a probability, or from a part.
+const ROUNDING: f64 = 1e-9;
+
+/// The probability with which so many queues reach a target, as nearly as parameters fit what was
+/// measured: a queue reaches what it carried. What is above all that is shared is not reached.
+fn reach(it: &Parameters, queues: usize, target: &Target) -> f64 {
+    let part = if target.bps > it.shared_bps { 1.0 } else { NEARLY - ROUNDING };
+    it.outcome(queues, target.flows, Placed::Random).reaches(target.bps * part)
 }
 
 /// The least whole number that is not below.

@@ -45,6 +45,22 @@ fn the_fewest_queues_suffice_with_the_probability_of_their_placement() {
 }
 
 #[test]
+fn what_was_measured_is_reached() {
+    let mut even = data(&[(1, 8, 3.0), (2, 8, 5.0)], Some(9.41e9));
+    even.points[1].splits = ways(2, 8, Placed::Evenly);
+    let fit = Fit::of(&even).expect("it has one queue");
+    let one = plan(&fit, &target(3.0, 8));
+    assert_eq!((one.queues_range, one.probability.low), ([Some(1); 2], 1.0), "{one:?}");
+    let two = plan(&fit, &target(5.0, 24));
+    assert_eq!(two.queues_range, [Some(2); 2], "{two:?}");
+    // Two flows keep two queues busy in exactly half of all ways.
+    let half = plan(&fit, &Target { probability: 0.5, ..target(4.5, 2) });
+    assert_eq!(half.queues, Some(2), "{half:?}");
+    // A wire does not carry more than it does.
+    assert_eq!(plan(&fit, &target(9.42, 8)).queues, None);
+}
+
+#[test]
 fn queues_beyond_which_all_are_slower_are_named() {
     let of = |points: &[(usize, usize, f64)]| plan(&fit(points, None), &target(0.5, 8));
     // Pairs of queues cost so much that eight carry less than four.

@@ -177,12 +177,13 @@ fn queues(plan: &plan::Plan, target: Rate) -> String {
         (None, [None, _]) => {
             let needs_cpus = plan.cpus.iter().any(|(station, _)| plan.binding.contains(station));
             let with = if needs_cpus { " with the CPUs that there are" } else { "" };
-            format!("no number of queues reaches {target}{with}")
+            format!("no number of queues up to {} reaches {target}{with}", plan::QUEUES_MAX)
         }
         (_, [least, Some(most)]) if least == Some(most) => counted(most),
         (_, [Some(least), Some(most)]) => format!("{least} to {most} queues"),
         (_, [Some(least), None]) => {
-            format!("{least} queues or more; if contention is worst, no number reaches {target}")
+            let least = counted(least);
+            format!("{least} or more; if contention is worst, no number reaches {target}")
         }
         (Some(queues), _) => counted(queues),
     }
