@@ -335,9 +335,11 @@ fn stations(data: &Data, base: &Point) -> Vec<Station> {
         cpus_per_bps: 0.0,
         cpus: 0.0,
     });
+    let fastest = data.points.iter().map(|point| point.bps).fold(base.bps, f64::max);
     let of_cpus = base.cpus_used.iter().filter_map(|(name, used)| {
         let cpus = data.cpus.get(name).copied().unwrap_or(f64::INFINITY);
-        let cpus_per_bps = used / base.bps;
+        // A point that carried more than one queue allows says that a bit may cost less.
+        let cpus_per_bps = (used / base.bps).min(cpus / fastest);
         let station = Station { name: name.clone(), bps: cpus / cpus_per_bps, cpus_per_bps, cpus };
         (*used > 0.0 && cpus > 0.0).then_some(station)
     });

@@ -136,6 +136,21 @@ fn stations_bound_what_queues_could_do() {
 }
 
 #[test]
+fn what_was_carried_with_the_cpus_of_a_station_is_below_its_limit() {
+    // 3.1 of 4 CPUs for 3 Gbit/s, and yet 9 Gbit/s: a bit costs less where batches are long.
+    let mut data = measured(&[(1, 8), (4, 8)], 0.0);
+    (data.points[0].bps, data.points[1].bps) = (3e9, 9e9);
+    data.points[0].cpus_used.insert("guest".to_owned(), 3.1);
+    data.cpus.insert("guest".to_owned(), 4.0);
+    let fit = Fit::of(&data).expect("enough");
+    let four = fit.predict(4, 8, Placed::Random).throughput;
+    assert!(four.high > 8.99e9, "{four:?}");
+    assert!(fit.unexplained().is_empty(), "{fit:?}");
+    let (_, cpus) = fit.used(9e9).find(|(station, _)| station.name == "guest").expect("known");
+    assert!((cpus - 4.0).abs() < 1e-9, "{cpus}");
+}
+
+#[test]
 fn another_line_limits_what_was_measured_without_it() {
     let fit = Fit::of(&measured(&[(1, 8), (2, 8)], 0.0)).expect("enough").on_line(4e9);
     assert_eq!((fit.stations[0].name.as_str(), fit.stations.len()), ("line", 1));
