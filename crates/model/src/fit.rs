@@ -354,6 +354,8 @@ struct Solved {
     possible: Vec<Parameters>,
     other_form: Option<Parameters>,
     capacity: Capacity,
+    /// Whether a point with few flows shows their delay.
+    shows_delay: bool,
     /// How many different numbers of busy queues were measured: one shows the size of contention,
     /// two its form as well.
     numbers: usize,
@@ -366,11 +368,9 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
         Parameters { queue_bps: base.bps, contention: free, shared_bps, window: data.window };
     let of_base = |it: &Parameters| it.over(&base.splits).mean_bps;
     if base.bps >= shared_bps * FULL {
-        // One queue fills what is shared: only that is known.
-        let ample = |shared_bps| Parameters { queue_bps: shared_bps * AMPLE, shared_bps, ..start };
-        let shared = root(base.bps, base.bps * 2.0, |bps| of_base(&ample(bps)) - base.bps);
-        let (best, capacity) = (ample(shared), Capacity::FillsShared);
-        return Solved { best, possible: Vec::new(), other_form: None, capacity, numbers: 0 };
+        let (best, shows_delay) = filled(data, base, start);
+        let (possible, capacity) = (Vec::new(), Capacity::FillsShared);
+        return Solved { best, possible, other_form: None, capacity, shows_delay, numbers: 0 };
     }
     let best = calibrated(data, base, start);
     // A queue that could do more must be able to show it.
@@ -422,7 +422,34 @@ fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     if capacity == Capacity::InWindows {
         possible.push(Parameters { queue_bps: best.queue_bps * AMPLE, ..best });
     }
-    Solved { best, possible, other_form, capacity, numbers }
+    let shows_delay = capacity == Capacity::Known && few(data, base).is_some();
+    Solved { best, possible, other_form, capacity, shows_delay, numbers }
+}
+
+/// Where one queue fills what is shared, only that is known, and the delay of a flow if fewer flows
+/// show one: nothing else explains why they carry so much less.
+fn filled(data: &Data, base: &Point, start: Parameters) -> (Parameters, bool) {
+    let of = |it: &Parameters, point: &Point| it.over(&point.splits).mean_bps;
+    let window = |delay| Window { delay, ..start.window };
+    let with = |delay| {
+        let ample = |shared_bps| {
+            let queue_bps = shared_bps * AMPLE;
+            Parameters { queue_bps, shared_bps, window: window(delay), ..start }
+        };
+        ample(root(base.bps, base.bps * 2.0, |bps| of(&ample(bps), base) - base.bps))
+    };
+    let usual = with(start.window.delay);
+    let is_less = |few: &&Point| few.bps * (1.0 + MISS_MAX) < of(&usual, few);
+    let Some(few) = few(data, base).filter(is_less) else { return (usual, false) };
+    let mut found = usual;
+    for _ in 0..DELAY_ROUNDS {
+        let slowed = |delay| Parameters { window: window(delay), ..found };
+        let miss = |delay| few.bps - of(&slowed(delay), few);
+        found = with(root(0.0, longest(few, start.window), miss));
+    }
+    // Many flows with that delay must carry what they did.
+    let is_possible = of(&found, base) * (1.0 + MISS_MAX) > base.bps;
+    if is_possible { (found, true) } else { (usual, false) }
 }
 
 /// By how much a point grows at least that depends on the capacity of a queue, if that doubles.
@@ -551,8 +578,7 @@ impl Solved {
                 (spread(|it| it.contention.pairwise), None),
             ),
         };
-        let is_shown = self.capacity == Capacity::Known && few(data, base).is_some();
-        let delay = match is_shown || data.is_delay_known {
+        let delay = match self.shows_delay || data.is_delay_known {
             true => (spread(|it| it.window.delay), None),
             false => {
                 let longest = slow.map_or(longest(base, data.window), |it| it.window.delay);

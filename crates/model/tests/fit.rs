@@ -69,6 +69,27 @@ fn one_queue_that_fills_the_line_with_some_flows_fills_it() {
 }
 
 #[test]
+fn few_flows_that_do_not_fill_the_line_show_their_delay() {
+    // On a path of 1 ms one flow has 2 Gbit/s of its window, and eight fill the line.
+    let window = Window { delay: 1e-3, ..Window::default() };
+    let truth = Parameters { queue_bps: 40e9, shared_bps: 9.41e9, window, ..TRUE };
+    let of = |it: &Parameters, flows| it.outcome(1, flows, Placed::Random).mean_bps;
+    let mut data = measured(&[(1, 1), (1, 8)], 0.0);
+    for point in &mut data.points {
+        point.bps = of(&truth, point.flows);
+    }
+    let fit = Fit::of(&Data { line_bps: Some(9.41e9), ..data.clone() }).expect("one queue");
+    assert!(data.points[1].bps > 9.2e9, "it fills the line: {data:?}");
+    assert_eq!((fit.parameters[0].estimate.value, fit.unexplained().len()), (None, 0), "{fit:?}");
+    let delay = fit.parameters[3].estimate.value.expect("one flow shows it");
+    assert!((delay / 1e-3 - 1.0).abs() < 0.05, "{delay}");
+    for flows in [1, 2, 3, 8] {
+        let bps = fit.predict(1, flows, Placed::Random).throughput.value.expect("it is known");
+        assert!((bps / of(&truth, flows) - 1.0).abs() < 0.03, "{flows} flows: {bps}");
+    }
+}
+
+#[test]
 fn points_that_fill_the_line_bound_contention() {
     // The published study.
     let mut data = measured(&[(1, 8), (4, 8), (8, 8)], 0.0);
