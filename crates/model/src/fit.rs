@@ -5,17 +5,18 @@
 //! delay of a flow one with a single queue and few flows. What they do not identify stays a range,
 //! and so does each prediction that depends on it.
 
+mod solve;
+
 use std::collections::BTreeMap;
 
 use ringway_stats::float;
 use serde::Serialize;
 
-use crate::contention::Contention;
+use self::solve::{Solved, slow, solve};
 use crate::estimate::{Estimate, SPREAD_MAX};
 use crate::line::Line;
 use crate::placement::Split;
 use crate::predict::{Outcome, Parameters, Placed, Window, ways};
-use crate::search::{least, root};
 
 /// What was measured at one point.
 #[derive(Debug, Clone, PartialEq)]
@@ -163,14 +164,14 @@ pub struct Prediction {
 
 /// What measurements may differ from the parameters that fit them, relative.
 const MISS_MAX: f64 = 0.1;
+/// The part of a point that a fit must reach.
+pub(crate) const NEARLY: f64 = 0.995;
 /// The fraction of the shared limit from which a measurement says nothing about queues.
 const FULL: f64 = 0.97;
 /// The most serial work that a range allows: as many queues carry no more than one.
 const SERIAL_MAX: f64 = 1.0;
 /// The station that is the wire.
 pub const LINE: &str = "line";
-/// The parameter that is a queue's.
-const CAPACITY: &str = "capacity of a queue";
 /// A capacity that stands for any that is larger than what is shared, as a multiple of that.
 const AMPLE: f64 = 10.0;
 
@@ -346,252 +347,4 @@ fn stations(data: &Data, base: &Point) -> Vec<Station> {
     let mut all: Vec<Station> = line.into_iter().chain(of_cpus).collect();
     all.sort_by(|a, b| a.bps.total_cmp(&b.bps));
     all
-}
-
-/// What fits, and what else may be.
-struct Solved {
-    best: Parameters,
-    possible: Vec<Parameters>,
-    other_form: Option<Parameters>,
-    capacity: Capacity,
-    /// Whether a point with few flows shows their delay.
-    shows_delay: bool,
-    /// How many different numbers of busy queues were measured: one shows the size of contention,
-    /// two its form as well.
-    numbers: usize,
-}
-
-fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
-    let shared_bps = stations.first().map_or(f64::INFINITY, |station| station.bps);
-    let free = Contention::default();
-    let start =
-        Parameters { queue_bps: base.bps, contention: free, shared_bps, window: data.window };
-    let of_base = |it: &Parameters| it.over(&base.splits).mean_bps;
-    if base.bps >= shared_bps * FULL {
-        let (best, shows_delay) = filled(data, base, start);
-        let (possible, capacity) = (Vec::new(), Capacity::FillsShared);
-        return Solved { best, possible, other_form: None, capacity, shows_delay, numbers: 0 };
-    }
-    let best = calibrated(data, base, start);
-    // A queue that could do more must be able to show it.
-    let alone = Parameters { shared_bps: f64::INFINITY, ..best };
-    let twice = Parameters { queue_bps: best.queue_bps * 2.0, ..alone };
-    let is_shown = of_base(&twice) > of_base(&alone) * SHOWN;
-    let capacity = if is_shown { Capacity::Known } else { Capacity::InWindows };
-    // Only queues that are busy at the same time show what they cost each other.
-    let busy = |point: &&Point| point.splits.iter().map(|it| it.parts.len()).max().unwrap_or(0);
-    let (full, several): (Vec<&Point>, Vec<&Point>) = data
-        .points
-        .iter()
-        .filter(|point| busy(point) > 1)
-        .partition(|point| point.bps >= shared_bps * FULL);
-    let law = |contention| Parameters { contention, ..best };
-    let serial = |pairwise| {
-        let miss =
-            |serial: f64| misses(&law(Contention { serial, pairwise }), &several).sum::<f64>();
-        Contention { serial: root(0.0, SEARCH_MAX, |serial| -miss(serial)), pairwise }
-    };
-    let mut numbers: Vec<usize> = several.iter().map(busy).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let (contention, mut possible, other_form) = match numbers.len() {
-        0 => {
-            // Points that fill what is shared bound contention from above.
-            let lacks = |serial| lack(&law(Contention { serial, pairwise: 0.0 }), FULL, &full);
-            let is_open = lacks(SERIAL_MAX) < 0.0;
-            let serial = if is_open { SERIAL_MAX } else { root(0.0, SERIAL_MAX, lacks) };
-            (free, vec![law(free), law(Contention { serial, pairwise: 0.0 })], None)
-        }
-        1 => {
-            let miss = |pairwise| {
-                misses(&law(Contention { serial: 0.0, pairwise }), &several).sum::<f64>()
-            };
-            let pairwise = root(0.0, SEARCH_MAX, |pairwise| -miss(pairwise));
-            let other = Contention { serial: 0.0, pairwise };
-            (serial(0.0), Vec::new(), Some(law(other)))
-        }
-        _ => {
-            let squares = |pairwise| {
-                misses(&law(serial(pairwise)), &several).map(|miss| miss * miss).sum::<f64>()
-            };
-            let pairwise = least(0.0, PAIRWISE_MAX, squares);
-            (serial(pairwise), Vec::new(), None)
-        }
-    };
-    let (best, numbers) = (law(contention), numbers.len());
-    if capacity == Capacity::InWindows {
-        possible.push(Parameters { queue_bps: best.queue_bps * AMPLE, ..best });
-    }
-    let shows_delay = capacity == Capacity::Known && few(data, base).is_some();
-    Solved { best, possible, other_form, capacity, shows_delay, numbers }
-}
-
-/// Where one queue fills what is shared, only that is known, and the delay of a flow if fewer flows
-/// show one: nothing else explains why they carry so much less.
-fn filled(data: &Data, base: &Point, start: Parameters) -> (Parameters, bool) {
-    let of = |it: &Parameters, point: &Point| it.over(&point.splits).mean_bps;
-    let window = |delay| Window { delay, ..start.window };
-    let with = |delay| {
-        let ample = |shared_bps| {
-            let queue_bps = shared_bps * AMPLE;
-            Parameters { queue_bps, shared_bps, window: window(delay), ..start }
-        };
-        ample(root(base.bps, base.bps * 2.0, |bps| of(&ample(bps), base) - base.bps))
-    };
-    let usual = with(start.window.delay);
-    let is_less = |few: &&Point| few.bps * (1.0 + MISS_MAX) < of(&usual, few);
-    let Some(few) = few(data, base).filter(is_less) else { return (usual, false) };
-    let mut found = usual;
-    for _ in 0..DELAY_ROUNDS {
-        let slowed = |delay| Parameters { window: window(delay), ..found };
-        let miss = |delay| few.bps - of(&slowed(delay), few);
-        found = with(root(0.0, longest(few, start.window), miss));
-    }
-    // Many flows with that delay must carry what they did.
-    let is_possible = of(&found, base) * (1.0 + MISS_MAX) > base.bps;
-    if is_possible { (found, true) } else { (usual, false) }
-}
-
-/// By how much a point grows at least that depends on the capacity of a queue, if that doubles.
-const SHOWN: f64 = 1.1;
-
-/// What fits with the longest delay of a flow that no point excludes; nothing where it is known.
-fn slow(data: &Data, base: &Point, stations: &[Station], solved: &Solved) -> Option<Parameters> {
-    let is_open = solved.capacity == Capacity::Known && !data.is_delay_known;
-    if !is_open || few(data, base).is_some() {
-        return None;
-    }
-    let start = Parameters { contention: Contention::default(), ..solved.best };
-    let with = |delay| Parameters { window: Window { delay, ..start.window }, ..start };
-    let all: Vec<&Point> = data.points.iter().collect();
-    let lacks = |delay| lack(&calibrated(data, base, with(delay)), NEARLY, &all);
-    let window = with(root(start.window.delay, longest(base, start.window), lacks)).window;
-    Some(solve(&Data { window, ..data.clone() }, base, stations).best)
-}
-
-/// The part of a point that a fit must reach.
-pub(crate) const NEARLY: f64 = 0.995;
-
-/// The most by which a part of a point is above what is predicted; below 0 if all are reached.
-fn lack(parameters: &Parameters, part: f64, points: &[&Point]) -> f64 {
-    let of = |point: &&Point| point.bps * part - parameters.over(&point.splits).mean_bps;
-    points.iter().map(of).fold(f64::NEG_INFINITY, f64::max)
-}
-
-/// The delay with which the windows of a point's flows carry no more than what was measured.
-fn longest(point: &Point, window: Window) -> f64 {
-    float(point.flows) * window.bytes * 8.0 / point.bps
-}
-
-/// The capacity of a queue, and the delay of a flow where a point with one queue and few flows
-/// shows it. Each depends a little on the other.
-fn calibrated(data: &Data, base: &Point, start: Parameters) -> Parameters {
-    let of = |it: &Parameters, point: &Point| it.over(&point.splits).mean_bps;
-    let capacity = |it: Parameters| {
-        let miss = |queue_bps| of(&Parameters { queue_bps, ..it }, base) - base.bps;
-        Parameters { queue_bps: root(base.bps, base.bps * AMPLE, miss), ..it }
-    };
-    let mut found = capacity(start);
-    let Some(few) = few(data, base) else { return found };
-    let longest = longest(few, start.window);
-    for _ in 0..DELAY_ROUNDS {
-        let with = |delay| Parameters { window: Window { delay, ..found.window }, ..found };
-        let delay = root(0.0, longest, |delay| few.bps - of(&with(delay), few));
-        found = capacity(with(delay));
-    }
-    found
-}
-
-/// How often capacity and delay are corrected for each other.
-const DELAY_ROUNDS: usize = 4;
-
-/// The point with one queue and the fewest flows, if it has fewer than the base.
-fn few<'a>(data: &'a Data, base: &Point) -> Option<&'a Point> {
-    let ones = data.points.iter().filter(|it| it.queues == 1 && it.flows < base.flows);
-    ones.min_by_key(|point| point.flows)
-}
-
-/// Where searches for contention end.
-const SEARCH_MAX: f64 = 4.0;
-const PAIRWISE_MAX: f64 = 0.5;
-
-/// By how much each point is predicted too high, relative to what was measured.
-fn misses(parameters: &Parameters, points: &[&Point]) -> impl Iterator<Item = f64> {
-    points.iter().map(move |point| parameters.over(&point.splits).mean_bps / point.bps - 1.0)
-}
-
-/// The run that shows what so many queues cost each other.
-fn apart(data: &Data, queues: usize) -> String {
-    let flows = most_flows(data).max(2 * queues);
-    let is_full = data.points.iter().any(|it| it.queues == queues && it.flows >= flows);
-    let how = if is_full { "with a faster line or more CPUs" } else { "below the line" };
-    format!("{queues} queues with {flows} flows, {how}")
-}
-
-impl Solved {
-    /// The capacity of a queue, or what it is at least and what to measure to know it.
-    fn queue(&self, known: Estimate, base: &Point) -> (Estimate, Option<String>) {
-        let (bps, run) = match self.capacity {
-            Capacity::Known => return (known, None),
-            Capacity::FillsShared => {
-                (self.best.shared_bps, "fewer flows, or with a faster line or more CPUs")
-            }
-            Capacity::InWindows => (base.bps, "more flows, or with larger windows"),
-        };
-        (Estimate::range(bps, f64::INFINITY), Some(format!("1 queue with {run}")))
-    }
-
-    fn named(
-        &self,
-        shifted: &[(String, Parameters)],
-        data: &Data,
-        base: &Point,
-        slow: Option<&Parameters>,
-    ) -> Vec<Named> {
-        let spread = |of: fn(&Parameters) -> f64| {
-            let value = of(&self.best);
-            let square = |(_, it): &(String, Parameters)| (of(it) - value).powi(2);
-            let half = shifted.iter().map(square).sum::<f64>().sqrt();
-            Estimate { value: Some(value), low: (value - half).max(0.0), high: value + half }
-        };
-        let range = Estimate::range;
-        let queue = self.queue(spread(|it| it.queue_bps), base);
-        let apart = |queues| apart(data, queues);
-        let (serial, pairwise) = match self.numbers {
-            0 => {
-                let fills = self.capacity == Capacity::FillsShared;
-                let missing = if fills { apart(4) } else { apart(2) };
-                let most = |it: &Parameters| it.contention.serial;
-                let most = self.possible.iter().map(most).reduce(f64::max).unwrap_or(SERIAL_MAX);
-                // Two busy queues lose as much by half of it for each pair.
-                let pairwise = PAIRWISE_MAX.min(most / 2.0);
-                ((range(0.0, most), Some(missing.clone())), (range(0.0, pairwise), Some(missing)))
-            }
-            1 => {
-                let pairwise = self.other_form.map_or(0.0, |it| it.contention.pairwise);
-                let missing = Some(apart(4));
-                let serial = self.best.contention.serial;
-                ((range(0.0, serial), missing.clone()), (range(0.0, pairwise), missing))
-            }
-            _ => (
-                (spread(|it| it.contention.serial), None),
-                (spread(|it| it.contention.pairwise), None),
-            ),
-        };
-        let delay = match self.shows_delay || data.is_delay_known {
-            true => (spread(|it| it.window.delay), None),
-            false => {
-                let longest = slow.map_or(longest(base, data.window), |it| it.window.delay);
-                let run = if base.flows > 1 { "1 flow" } else { "8 flows" };
-                (range(0.0, longest), Some(format!("1 queue with {run}")))
-            }
-        };
-        let named = |name, unit, (estimate, missing)| Named { name, unit, estimate, missing };
-        vec![
-            named(CAPACITY, "bit/s", queue),
-            named("serial part of the work", "", serial),
-            named("cost of each pair of queues", "", pairwise),
-            named("delay of a flow", "s", delay),
-        ]
-    }
 }
