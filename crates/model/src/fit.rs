@@ -236,11 +236,14 @@ impl Fit {
         let value = is_narrow.then_some(mean);
         all.extend(self.others.iter().map(of));
         let (low, high) = ends(mean, &all);
-        // Where these are so far below, the likeliest says little.
-        let value = value.filter(|value| low >= value * 0.5);
+        // Where these are so far away, the likeliest says little.
+        let is_near = |low: f64, high: f64| low >= mean * 0.5 && high <= mean * 2.0;
+        let value = value.filter(|_| is_near(low, high));
+        let is_open = value.is_none();
         // What points miss, a prediction may miss as well.
         let ratios: Vec<f64> = self.missed.iter().map(|(_, ratio)| *ratio).collect();
         let (least, most) = ends(1.0, &ratios);
+        let value = value.filter(|_| is_near(low * least, high * most));
         let limit = self.best.shared_bps.max(mean);
         let (low, high) = ((low * least - half).max(0.0), (high * most + half).min(limit));
         let throughput = Estimate { value, low, high };
@@ -248,7 +251,7 @@ impl Fit {
         let mut unknown = self.parameters.iter().filter(|one| one.missing.is_some());
         // What only widens the interval is the last of them.
         let missing = if is_narrow { unknown.next_back() } else { unknown.next() };
-        let missing = missing.filter(|_| value.is_none()).cloned();
+        let missing = missing.filter(|_| is_open).cloned();
         Prediction { throughput, outcome, least_certain, missing }
     }
 

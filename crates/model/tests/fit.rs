@@ -130,6 +130,21 @@ fn a_queue_that_windows_do_not_fill_has_no_known_capacity() {
 }
 
 #[test]
+fn what_may_be_twice_as_much_has_no_value() {
+    // One flow may be all that its queue carries, or all that its window does.
+    let fit = Fit::of(&measured(&[(1, 1)], 0.0)).expect("one queue is enough");
+    let eight = fit.predict(1, 8, Placed::Random);
+    assert!(eight.throughput.value.is_none() && eight.throughput.high > 15e9, "{eight:?}");
+    assert!(eight.missing.is_some_and(|it| it.name == "delay of a flow"));
+    // Points that contradict each other identify nothing, and no run is missing.
+    let mut data = measured(&[(1, 1), (1, 8), (2, 8), (4, 8)], 0.0);
+    (data.points[2].bps, data.points[3].bps) = (1e9, 9e9);
+    let four = Fit::of(&data).expect("one queue is enough").predict(4, 8, Placed::Random);
+    assert!(four.throughput.value.is_none() && four.throughput.high > 8.9e9, "{four:?}");
+    assert_eq!(four.missing, None);
+}
+
+#[test]
 fn intervals_of_points_become_an_interval_of_the_prediction() {
     let wide = Fit::of(&measured(&[(1, 8), (2, 8)], 0.1e9)).expect("enough");
     let narrow = Fit::of(&measured(&[(1, 8), (2, 8)], 0.01e9)).expect("enough");
