@@ -19,7 +19,7 @@ use ringway_lab::value::Cell;
 use ringway_model::estimate::Estimate;
 use ringway_model::fit::{Data, Fit, Point};
 use ringway_model::line::{Line, Tunnel};
-use ringway_model::predict::{Outcome, Placed};
+use ringway_model::predict::Placed;
 use ringway_model::published::{self, Role};
 use ringway_terminal::options::number as count;
 use ringway_terminal::output::{OutFile, print, print_json};
@@ -41,7 +41,7 @@ A table of figures in TOML stands for records:
   line = '10Gbit/s'            # the wire, if one may limit; its frames are plain unless you say
   mtu = '1500B'                #   otherwise: also tunnel = 'vxlan' or 'gre', and both-sides = true
                                #   where it carries both sides of a router
-  window = '256KiB'            # what a flow keeps in flight, in pieces of chunk = '64KiB'
+  window = '256KiB'            # what a flow keeps in flight, if known, in pieces of chunk = '64KiB'
   delay = '50us'               # the round trip of a flow while nothing waits, if it is known
   cpus = { guest = 4 }         # CPUs of each station whose use the points have
   [[point]]
@@ -299,11 +299,9 @@ fn predict(args: &PredictArgs) -> Result<()> {
         file.write(|out| Ok(out.write_all(figure.as_bytes())?))?;
     }
     let found = fit.predict(queues, streams, placed);
-    let over = |of: &dyn Fn(&Outcome) -> f64| {
-        Estimate::over(fit.possible().map(|it| of(&it.outcome(queues, streams, placed))))
-    };
-    let round_trip = over(&|it| it.round_trip(streams, fit.best.window));
-    let by_placement = over(&|it| it.sd_bps);
+    let round_trip = fit.round_trip(streams, found.throughput);
+    let all = fit.possible().map(|it| it.outcome(queues, streams, placed).sd_bps);
+    let by_placement = Estimate::over(all);
     let busy = found.outcome.busy;
     let stations = fit.used(1.0);
     let stations: Vec<(&str, Estimate, f64)> = stations
@@ -327,11 +325,12 @@ fn predict(args: &PredictArgs) -> Result<()> {
     }
     let mut text = format!(
         "throughput    {} Gbit/s\nby placement  ±{} Gbit/s (standard deviation)\n\
-         busy queues   {} of {queues}\nround trip    {} us under load\n",
+         busy queues   {} of {queues}\nround trip    {} us under load{}\n",
         show(&found.throughput, 1e9),
         show(&by_placement, 1e9),
         number(busy),
         show(&round_trip, 1e-6),
+        if fit.is_window_known() { "" } else { ", by the flows' windows, which are not known" },
     );
     for (name, used, cpus) in stations {
         text += &match cpus > 0.0 {

@@ -44,6 +44,14 @@ impl Estimate {
         let value = value.map(|value| value * factor);
         Estimate { value, low: low * factor, high: high * factor }
     }
+
+    /// What is known of a number divided by it.
+    #[must_use]
+    pub fn dividing(self, number: f64) -> Estimate {
+        let Estimate { value, low, high } = self;
+        let value = value.map(|value| number / value);
+        Estimate { value, low: number / high, high: number / low }
+    }
 }
 
 #[cfg(test)]

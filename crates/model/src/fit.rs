@@ -48,6 +48,8 @@ pub struct Data {
     pub line: Option<Line>,
     /// What each flow keeps in flight.
     pub window: Window,
+    /// Whether the bytes in `window` were set, and are not only those of the published studies.
+    pub is_window_known: bool,
     /// Whether the delay of a flow in `window` was set or measured, and is not only usual.
     pub is_delay_known: bool,
     /// The CPUs of each station.
@@ -137,6 +139,8 @@ pub struct Fit {
     /// What was measured over what fits best, by the point.
     missed: Vec<(String, f64)>,
     capacity: Capacity,
+    /// The bytes that a flow keeps in flight, if the data say that.
+    in_flight: Option<f64>,
 }
 
 /// What the points say of the capacity of a queue.
@@ -170,6 +174,9 @@ pub(crate) const NEARLY: f64 = 0.995;
 const FULL: f64 = 0.97;
 /// The most serial work that a range allows: as many queues carry no more than one.
 const SERIAL_MAX: f64 = 1.0;
+/// What a flow keeps in flight if nothing says it: a segment, up to what Linux lets a socket have
+/// (the default maximum of `tcp_wmem`).
+const WINDOWS: [f64; 2] = [65_536.0, 4_194_304.0];
 /// The station that is the wire.
 pub const LINE: &str = "line";
 /// A capacity that stands for any that is larger than what is shared, as a multiple of that.
@@ -204,7 +211,18 @@ impl Fit {
         let parameters = solved.named(&shifted, data, base, slow.as_ref());
         let Solved { best, possible, other_form, capacity, .. } = solved;
         let others = other_form.into_iter().chain(slow).collect();
-        Ok(Fit { parameters, stations, best, possible, others, shifted, missed, capacity })
+        let in_flight = data.is_window_known.then_some(data.window.bytes);
+        Ok(Fit {
+            parameters,
+            stations,
+            best,
+            possible,
+            others,
+            shifted,
+            missed,
+            capacity,
+            in_flight,
+        })
     }
 
     /// The points that were measured otherwise than the model can explain, with their throughput
@@ -253,6 +271,19 @@ impl Fit {
         let missing = if is_narrow { unknown.next_back() } else { unknown.next() };
         let missing = missing.filter(|_| is_open).cloned();
         Prediction { throughput, outcome, least_certain, missing }
+    }
+
+    /// The mean seconds from sending a chunk to its acknowledgement where so many flows carry so
+    /// much, by Little's law: a range where nothing says what a flow keeps in flight.
+    pub fn round_trip(&self, flows: usize, throughput: Estimate) -> Estimate {
+        let of = |bytes: f64| throughput.dividing(float(flows) * bytes * 8.0);
+        let [least, most] = WINDOWS;
+        self.in_flight.map_or_else(|| Estimate::range(of(least).low, of(most).high), of)
+    }
+
+    /// Whether the data say what a flow keeps in flight.
+    pub fn is_window_known(&self) -> bool {
+        self.in_flight.is_some()
     }
 
     /// On another wire, with so much payload in bit/s: what was measured says what queues carry.

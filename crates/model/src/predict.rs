@@ -79,11 +79,6 @@ impl Outcome {
         // An empty sum is -0.
         0.0 + reached.map(|(_, probability)| probability).sum::<f64>()
     }
-
-    /// The mean time from sending a chunk to its acknowledgement in seconds, by Little's law.
-    pub fn round_trip(&self, flows: usize, window: Window) -> f64 {
-        float(flows) * window.bytes * 8.0 / self.mean_bps
-    }
 }
 
 impl Parameters {

@@ -158,6 +158,21 @@ fn intervals_of_points_become_an_interval_of_the_prediction() {
 }
 
 #[test]
+fn a_round_trip_is_as_uncertain_as_throughput_and_windows_are() {
+    let data = measured(&[(1, 8), (2, 8)], 0.1e9);
+    let known = Fit::of(&Data { is_window_known: true, ..data.clone() }).expect("enough");
+    let throughput = known.predict(2, 8, Placed::Random).throughput;
+    let round_trip = known.round_trip(8, throughput);
+    let bits = 8.0 * 262_144.0 * 8.0;
+    assert!((round_trip.low * throughput.high / bits - 1.0).abs() < 1e-9, "{round_trip:?}");
+    assert!((round_trip.high * throughput.low / bits - 1.0).abs() < 1e-9, "{round_trip:?}");
+    assert!(round_trip.value.is_some() && round_trip.high > round_trip.low * 1.01);
+    let open = Fit::of(&data).expect("enough").round_trip(8, throughput);
+    assert!(open.value.is_none() && open.low < round_trip.low / 3.9, "{open:?}");
+    assert!(open.high > round_trip.high * 15.9, "{open:?}");
+}
+
+#[test]
 fn stations_bound_what_queues_could_do() {
     let mut data = measured(&[(1, 8), (2, 8)], 0.0);
     let used = data.points[0].bps / 6e9;

@@ -141,8 +141,9 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
         cpus_used: row.cpus_used,
     };
     let points = table.point.into_iter().map(point).collect();
-    let is_delay_known = table.delay.is_some();
-    Ok(Data { points, line_bps, line, window, is_delay_known, cpus: table.cpus })
+    let (is_window_known, is_delay_known) = (table.window.is_some(), table.delay.is_some());
+    let cpus = table.cpus;
+    Ok(Data { points, line_bps, line, window, is_window_known, is_delay_known, cpus })
 }
 
 /// What a table may have at most.
@@ -301,8 +302,9 @@ fn data(records: &Records, cells: &[&CellSummary]) -> Option<Data> {
     let host = records.peer.is_none().then(|| (ALL_CPUS.to_owned(), f64::from(records.host.cpus)));
     let cpus = host.into_iter().collect();
     let line_bps = line.map(|line| line.payload_bps());
-    let is_delay_known = !setup.delay.is_zero();
-    (!points.is_empty()).then_some(Data { points, line_bps, line, window, is_delay_known, cpus })
+    let (is_window_known, is_delay_known) = (setup.window.is_some(), !setup.delay.is_zero());
+    let data = Data { points, line_bps, line, window, is_window_known, is_delay_known, cpus };
+    (!data.points.is_empty()).then_some(data)
 }
 
 fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
