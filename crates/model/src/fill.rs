@@ -12,9 +12,16 @@ impl Fit {
     /// `wanted` has for it in bit/s; with ranges over the parameters that the data leave possible.
     /// The number of placements is that of the ways to divide flows into groups: 115,975 for ten.
     pub fn shares(&self, queues: usize, wanted: &[f64]) -> Vec<Estimate> {
-        let all = self.possible().map(|it| means(it, queues, wanted));
-        let all: Vec<Vec<f64>> = all.collect();
-        let of_flow = |flow: usize| Estimate::over(all.iter().map(|means| means[flow]));
+        let of = |it: &Parameters| means(it, queues, wanted);
+        let all: Vec<Vec<f64>> = self.possible().map(of).collect();
+        let shifted: Vec<Vec<f64>> = self.shifted().map(of).collect();
+        let of_flow = |flow: usize| {
+            let Estimate { value, low, high } = Estimate::over(all.iter().map(|it| it[flow]));
+            let delta = |it: &Vec<f64>| all.first().map_or(0.0, |best| it[flow] - best[flow]);
+            let half = shifted.iter().map(|it| delta(it).powi(2)).sum::<f64>().sqrt();
+            let (low, high) = ((low - half).max(0.0), (high + half).min(wanted[flow]));
+            Estimate { value, low, high }
+        };
         (0..wanted.len()).map(of_flow).collect()
     }
 }

@@ -310,6 +310,11 @@ impl Fit {
         [&self.best].into_iter().chain(&self.possible).chain(&self.others)
     }
 
+    /// What fits if one point is at the end of its interval, for each that has one.
+    pub(crate) fn shifted(&self) -> impl Iterator<Item = &Parameters> {
+        self.shifted.iter().map(|(_, it)| it)
+    }
+
     /// The use of each station at some throughput: CPUs, or a fraction of a wire.
     pub fn used(&self, bps: f64) -> impl Iterator<Item = (&Station, f64)> {
         self.stations.iter().map(move |station| match station.cpus > 0.0 {

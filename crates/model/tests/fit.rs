@@ -173,6 +173,19 @@ fn a_round_trip_is_as_uncertain_as_throughput_and_windows_are() {
 }
 
 #[test]
+fn what_flows_get_is_as_uncertain_as_what_their_queue_carries() {
+    let data = Data { is_delay_known: true, ..measured(&[(1, 8)], 0.5e9) };
+    let share = Fit::of(&data).expect("one queue is enough").shares(1, &[5e9, 5e9, 0.1e9]);
+    // Two flows of equal rights share 3 Gbit/s, more or less 0.5.
+    for flow in &share[..2] {
+        let value = flow.value.expect("one queue");
+        assert!((value / 1.45e9 - 1.0).abs() < 0.02, "{share:?}");
+        assert!(flow.low < 1.25e9 && flow.high > 1.65e9, "{share:?}");
+    }
+    assert!(share[2].high <= 0.1e9 && share[2].low > 0.09e9, "{share:?}");
+}
+
+#[test]
 fn stations_bound_what_queues_could_do() {
     let mut data = measured(&[(1, 8), (2, 8)], 0.0);
     let used = data.points[0].bps / 6e9;
