@@ -37,6 +37,18 @@ pub struct Point {
     pub cpus_used: BTreeMap<String, f64>,
 }
 
+impl Point {
+    /// The most queues that were busy at the same time, as far as that is known.
+    fn busy_most(&self) -> usize {
+        busy_most(&self.splits)
+    }
+}
+
+/// The most queues that are busy at the same time.
+fn busy_most(splits: &[Split]) -> usize {
+    splits.iter().map(|split| split.parts.len()).max().unwrap_or(0)
+}
+
 /// All that is known of a machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Data {
@@ -139,6 +151,8 @@ pub struct Fit {
     /// What was measured over what fits best, by the point.
     missed: Vec<(String, f64)>,
     capacity: Capacity,
+    /// The most busy queues of any point.
+    busy_most: usize,
     /// The bytes that a flow keeps in flight, if the data say that.
     in_flight: Option<f64>,
 }
@@ -168,6 +182,9 @@ pub struct Prediction {
 
 /// What measurements may differ from the parameters that fit them, relative.
 const MISS_MAX: f64 = 0.1;
+/// What predictions of more busy queues than were measured may miss, relative: more than those of
+/// the published figures do.
+const BEYOND: f64 = 0.05;
 /// The part of a point that a fit must reach.
 pub(crate) const NEARLY: f64 = 0.995;
 /// The fraction of the shared limit from which a measurement says nothing about queues.
@@ -221,6 +238,7 @@ impl Fit {
             shifted,
             missed,
             capacity,
+            busy_most: data.points.iter().map(Point::busy_most).max().unwrap_or(0),
             in_flight,
         })
     }
@@ -262,6 +280,9 @@ impl Fit {
         let ratios: Vec<f64> = self.missed.iter().map(|(_, ratio)| *ratio).collect();
         let (least, most) = ends(1.0, &ratios);
         let value = value.filter(|_| is_near(low * least, high * most));
+        // So does the model itself, where more queues are busy than were measured.
+        let beyond = if busy_most(splits) > self.busy_most { BEYOND } else { 0.0 };
+        let (least, most) = (least * (1.0 - beyond), most * (1.0 + beyond));
         let limit = self.best.shared_bps.max(mean);
         let (low, high) = ((low * least - half).max(0.0), (high * most + half).min(limit));
         let throughput = Estimate { value, low, high };

@@ -21,6 +21,17 @@ fn the_node_is_predicted_within_5_percent_from_two_points() {
 }
 
 #[test]
+fn intervals_of_what_is_predicted_of_the_node_contain_what_was_published() {
+    let all = figures().expect("they do not contradict each other").into_iter();
+    let of_node = all.filter(|it| it.source.starts_with("network-node-blog"));
+    for figure in of_node.filter(|it| it.role == Role::Predicted) {
+        let model = figure.model.expect("it is predicted");
+        let is_inside = model.low <= figure.published && figure.published <= model.high;
+        assert!(is_inside, "{figure:?}");
+    }
+}
+
+#[test]
 fn calibrated_figures_are_met_and_framing_is_predicted_within_1_percent() {
     for figure in figures().expect("they do not contradict each other") {
         let error = figure.error().unwrap_or(0.0).abs();

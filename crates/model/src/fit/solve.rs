@@ -44,11 +44,10 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     let is_shown = of_base(&twice) > of_base(&alone) * SHOWN;
     let capacity = if is_shown { Capacity::Known } else { Capacity::InWindows };
     // Only queues that are busy at the same time show what they cost each other.
-    let busy = |point: &&Point| point.splits.iter().map(|it| it.parts.len()).max().unwrap_or(0);
     let (full, several): (Vec<&Point>, Vec<&Point>) = data
         .points
         .iter()
-        .filter(|point| busy(point) > 1)
+        .filter(|point| point.busy_most() > 1)
         .partition(|point| point.bps >= shared_bps * FULL);
     let law = |contention| Parameters { contention, ..best };
     let serial = |pairwise| {
@@ -56,7 +55,7 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
             |serial: f64| misses(&law(Contention { serial, pairwise }), &several).sum::<f64>();
         Contention { serial: root(0.0, SEARCH_MAX, |serial| -miss(serial)), pairwise }
     };
-    let mut numbers: Vec<usize> = several.iter().map(busy).collect();
+    let mut numbers: Vec<usize> = several.iter().map(|point| point.busy_most()).collect();
     numbers.sort_unstable();
     numbers.dedup();
     let (contention, mut possible, other_form) = match numbers.len() {
