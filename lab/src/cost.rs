@@ -105,6 +105,8 @@ pub struct Cost {
     pub batch: f64,
     /// For each byte; nothing if all counts are of one length.
     pub byte: Option<f64>,
+    /// That length, and so the only one of which something is known.
+    pub frame: Option<f64>,
     /// For each interrupt of the guest; nothing if no count has one. If each count has one, it is
     /// part of the cost of a batch.
     pub interrupt: Option<f64>,
@@ -137,12 +139,22 @@ impl Cost {
         let found = least_squares(&rows)?;
         let mut rest = found[2..].iter().copied();
         let byte = has_bytes.then(|| rest.next()).flatten();
-        let mut cost =
-            Cost { packet: found[0], batch: found[1], byte, interrupt: rest.next(), worst: 0.0 };
+        let interrupt = rest.next();
+        let frame = counts.first().map(|it| it.load.bytes).filter(|_| !has_bytes);
+        let (packet, batch) = (found[0], found[1]);
+        let mut cost = Cost { packet, batch, byte, frame, interrupt, worst: 0.0 };
         let misses = counts.iter().map(|it| cost.a_frame(&it.load) / it.instructions);
         let worst = misses.map(|ratio| ratio - 1.0).max_by(|a, b| a.abs().total_cmp(&b.abs()));
         cost.worst = worst?;
         found.into_iter().chain([cost.worst]).all(f64::is_finite).then_some(cost)
+    }
+
+    /// Whether the counts say what a frame of such a load costs: its bytes, its interrupts, and a
+    /// number that is possible.
+    pub fn knows(&self, load: &Load) -> bool {
+        let is_its = |bytes: f64| (bytes - load.bytes).abs() < 0.5;
+        let has_parts = !load.interrupts || self.interrupt.is_some();
+        has_parts && self.frame.is_none_or(is_its) && self.a_frame(load) > 0.0
     }
 
     /// Instructions a frame.
@@ -335,6 +347,12 @@ mod tests {
         assert!(near(cost.byte.expect("two lengths"), 0.2) && cost.worst.abs() < 1e-6);
         let short = Cost::of(&counts(&all[..2])).expect("two batches");
         assert_eq!(short.byte, None);
+        // Nor does it know longer frames, or any that would cost less than nothing.
+        assert!(short.knows(&busy(8.0, 64.0)) && !short.knows(&busy(8.0, 1500.0)), "{short:?}");
+        assert!(cost.knows(&busy(8.0, 1000.0)), "{cost:?}");
+        let odd = [(1.0, 64.0, 600.0), (64.0, 64.0, 5.0), (1.0, 1500.0, 500.0)];
+        let odd = Cost::of(&counts(&odd)).expect("two batches and lengths");
+        assert!(!odd.knows(&busy(256.0, 1500.0)), "{odd:?}");
         assert!(near(short.a_frame(&busy(1.0, 64.0)), all[0].2), "{short:?}");
         assert_eq!(Cost::of(&counts(&[all[0], all[3]])), None);
         // Two counts cannot tell a batch from a byte.

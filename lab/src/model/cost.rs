@@ -25,7 +25,7 @@ pub(super) struct Costs {
     /// Frames in a batch for which the change is shown
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = count::<u16>(1..=256))]
     batch: u16,
-    /// Bytes of such a frame
+    /// Bytes of such a frame, on paths whose counts tell what a byte costs or are of that length
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count::<u16>(1..=65_535))]
     frame: u16,
     /// Show the change for a guest that each batch interrupts, on paths whose counts tell what
@@ -54,8 +54,7 @@ impl Row {
         let load = Load { batch, bytes, interrupts: args.interrupts };
         let [old, new] = files;
         let after = new.costs.get(path).copied();
-        let is_known = |cost: &Cost| !load.interrupts || cost.interrupt.is_some();
-        let both = after.filter(|after| is_known(before) && is_known(after));
+        let both = after.filter(|after| before.knows(&load) && after.knows(&load));
         let change = both.map(|after| Change::of(before, &after, &load));
         let measured = new.gain(old, path, u32::from(args.frame));
         let says = change.zip(measured).map(|(change, measured)| change.agrees(&measured));
