@@ -335,7 +335,7 @@ fn predict(args: &PredictArgs) -> Result<()> {
     for (name, used, cpus) in stations {
         text += &match cpus > 0.0 {
             true if cpus.is_infinite() => format!("{name}: {} CPUs\n", show(&used, 1.0)),
-            true => format!("{name}: {} of {cpus:.0} CPUs\n", show(&used, 1.0)),
+            true => format!("{name}: {} of {cpus} CPUs\n", show(&used, 1.0)),
             false => format!("{name}: {} % full\n", show(&used, 0.01)),
         };
     }

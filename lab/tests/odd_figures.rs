@@ -94,6 +94,11 @@ fn what_is_not_identified_is_a_range_everywhere() {
     let (_, text) = says(&["plan", "--target", "500Gbit/s", "--streams", "8"], &[&file]);
     assert!(text.contains("or more with 0 % of placements"), "{text}");
     assert!(text.contains("MTU      not known: --line names the wire"), "{text}");
+    // A quota may give half a CPU.
+    let quota = table("cpus.guest = 1.5\n", &[(1, 8, "3Gbit/s")]) + "cpus-used.guest = 1.2\n";
+    std::fs::write(&file, quota).expect("it has room");
+    let (_, text) = says(&["predict", "--queues", "4", "--streams", "8"], &[&file]);
+    assert!(text.contains(" of 1.5 CPUs\n"), "{text}");
     let figures = table("line = '10Gbit/s'\nmtu = '9000B'\n", &[(1, 8, "3Gbit/s")]);
     std::fs::write(&file, figures).expect("it has room");
     let (_, text) = says(&["plan", "--target", "5Gbit/s", "--streams", "8"], &[&file]);

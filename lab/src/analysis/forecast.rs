@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ringway_model::estimate::Estimate;
-use ringway_model::fit::{Data, Fit, Point};
+use ringway_model::fit::{Data, Fit, LINE, Point};
 use ringway_model::line::{Line, Tunnel};
 use ringway_model::placement::Split;
 use ringway_model::predict::{Placed, Window, ways};
@@ -191,6 +191,9 @@ fn check(table: &Table) -> Result<(), String> {
 }
 
 fn check_cpus(field: &str, cpus: &BTreeMap<String, f64>) -> Result<(), String> {
+    if cpus.contains_key(LINE) {
+        return Err(format!("`{field}.{LINE}`: that is the name of the wire"));
+    }
     match cpus.iter().find(|(_, number)| !(**number > 0.0 && **number <= CPUS_MAX)) {
         Some((name, number)) => {
             Err(format!("`{field}.{name} = {number}`: expected a number of CPUs above 0"))
@@ -488,6 +491,7 @@ mod tests {
         assert!(cpus("").contains("`cpus.guest`: no point has `cpus-used.guest`"));
         assert!(cpus("cpus-used.guest = 5.0\n").contains("`cpus-used.guest = 5`"));
         assert!(cpus("cpus-used.guest = -1.0\n").contains("`cpus-used.guest = -1`"));
+        assert!(cpus("cpus-used = { guest = 1.0, line = 1.0 }\n").contains("`cpus-used.line`"));
         let bare = fault(&TABLE.replace("'6Gbit/s'", "6.0"));
         assert!(bare.contains("throughput = 6.0") && bare.contains("such as 10Gbit/s"), "{bare}");
         let wide =
