@@ -56,7 +56,7 @@ A table of figures in TOML stands for records:
 ///
 /// The model is calibrated on runs with few queues. What the runs do not identify is printed as a
 /// range, with the run that would identify it. Streams fall on queues by chance, in all ways; from
-/// 13 streams on, those of busy queues count as even.
+/// 13 streams on, a typical way stands for all that keep as many queues busy.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Model {

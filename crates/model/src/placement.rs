@@ -1,5 +1,7 @@
 //! How flows fall on queues if each picks its queue at random, exactly.
 
+use std::cmp::Ordering;
+
 use ringway_stats::float;
 
 /// With more flows there are more splits than a figure can show.
@@ -88,6 +90,41 @@ pub fn busy(flows: usize, queues: usize) -> Vec<f64> {
         }
     }
     odds
+}
+
+/// The split in the middle of all that keep so many queues busy, the fullest first: the quantiles
+/// of what a queue has, which is one flow, and of all others those that fall on it.
+pub fn typical(flows: usize, busy: usize) -> Vec<usize> {
+    let busy = busy.min(flows);
+    if busy < 2 {
+        return vec![flows; busy];
+    }
+    let (others, chance) = (flows - busy, 1.0 / float(busy));
+    // In logarithms, because the least of many probabilities are 0 else.
+    let (mut taken, mut ln_odds) = (0, float(others) * (1.0 - chance).ln());
+    let mut below = ln_odds.exp();
+    let mut parts = Vec::with_capacity(busy);
+    for place in 0..busy {
+        let quantile = (float(place) + 0.5) / float(busy);
+        while taken < others && below < quantile {
+            let ratio = float(others - taken) / float(taken + 1) * chance / (1.0 - chance);
+            ln_odds += ratio.ln();
+            below += ln_odds.exp();
+            taken += 1;
+        }
+        parts.push(1 + taken);
+    }
+    parts.reverse();
+    // Rounding leaves a few flows over, or has taken too many.
+    for place in (0..busy).cycle() {
+        match parts.iter().sum::<usize>().cmp(&flows) {
+            Ordering::Equal => break,
+            Ordering::Less => parts[place] += 1,
+            Ordering::Greater => parts[place] = (parts[place] - 1).max(1),
+        }
+    }
+    parts.sort_unstable_by(|a, b| b.cmp(a));
+    parts
 }
 
 /// With more flows for each queue, all queues are busy as far as a number can say.
@@ -195,6 +232,17 @@ mod tests {
         assert_eq!((busy(3, 0), busy(0, 2)), (vec![1.0], vec![1.0, 0.0, 0.0]));
         assert!(close(busy(usize::MAX, 4)[4], 1.0));
         assert!(close(busy_mean(3, 0), 0.0));
+    }
+
+    #[test]
+    fn a_typical_split_has_all_flows_and_is_as_uneven_as_most() {
+        for (flows, busy) in [(1, 1), (3, 3), (13, 8), (24, 7), (1000, 64), (10_000, 2)] {
+            let parts = typical(flows, busy);
+            assert_eq!((parts.len(), parts.iter().sum::<usize>()), (busy, flows), "{parts:?}");
+            assert!(parts.is_sorted_by(|a, b| a >= b) && parts[busy - 1] > 0, "{parts:?}");
+        }
+        assert_eq!(typical(16, 7), [4, 3, 3, 2, 2, 1, 1]);
+        assert_eq!((typical(2, 5), typical(0, 5), typical(5, 0)), (vec![1, 1], vec![], vec![]));
     }
 
     #[test]

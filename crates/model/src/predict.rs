@@ -4,7 +4,7 @@ use ringway_stats::float;
 
 use crate::closed::{Times, rates};
 use crate::contention::Contention;
-use crate::placement::{self, Split};
+use crate::placement::{self, Split, typical};
 
 /// What each flow keeps in flight.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -143,8 +143,8 @@ impl Parameters {
 
 /// Chunks of all flows that are distinguished.
 const TOTAL_MAX: usize = 512;
-/// Flows up to which each split counts; with more, only the number of busy queues does, because
-/// every busy queue then has several flows, and all are full.
+/// Flows up to which each split counts; with more, a typical one stands for all that keep as many
+/// queues busy.
 const SPLIT_MAX: usize = 12;
 
 /// The ways in which so many flows fall on so many queues.
@@ -158,7 +158,7 @@ pub fn ways(queues: usize, flows: usize, placed: Placed) -> Vec<Split> {
         Placed::Random => {
             let odds = placement::busy(flows, queues).into_iter().enumerate();
             let likely = odds.filter(|(_, probability)| *probability > UNLIKELY);
-            let split = |(busy, probability)| Split { parts: evenly(flows, busy), probability };
+            let split = |(busy, probability)| Split { parts: typical(flows, busy), probability };
             likely.map(split).collect()
         }
     }
@@ -230,6 +230,18 @@ mod tests {
         // Queues with one or two flows each, whose chunks are merged.
         let spread = long.outcome(256, 300, Placed::Evenly).mean_bps / windows * 1000.0 / 300.0;
         assert!((spread - 1.0).abs() < 0.02, "{spread}");
+    }
+
+    #[test]
+    fn a_typical_split_carries_what_all_do() {
+        // One flow of a millisecond does not fill its queue, and three do.
+        for delay in [0.5e-3, 1e-3, 2e-3] {
+            let window = Window { delay, ..Window::default() };
+            let far = Parameters { queue_bps: 3e9, window, ..PLAIN };
+            let all = far.over(&placement::splits(16, 8)).mean_bps;
+            let typical = far.outcome(8, 16, Placed::Random).mean_bps;
+            assert!((typical / all - 1.0).abs() < 0.02, "{delay}: {typical} {all}");
+        }
     }
 
     #[test]
