@@ -270,15 +270,15 @@ fn arm64() -> Vec<Figure> {
             Estimate::range(flight(1.0), flight(2.0)),
             in_flight,
         ),
-        ddsperf("Arm64: domain 0, ddsperf", 620.0),
+        ddsperf("Arm64: domain 0, ddsperf, at least", 620.0),
         ddsperf("Arm64: guest, ddsperf, at least", 4.0),
         ddsperf("Arm64: guest, ddsperf, at most", 12.0),
         ping("Arm64: longest round trip, domain 0, at least", 200.0),
         ping("Arm64: longest round trip, domain 0, at most", 1400.0),
         ping("Arm64: longest round trip, guest, at least", 60_000.0).unknown(scheduling),
-        time(rx, "Arm64: service of a packet to the guest", 30.0)
+        time(rx, "Arm64: service of a packet to the guest, at least", 30.0)
             .unknown("no figure depends on it alone"),
-        time(tx, "Arm64: from send to free", 180.0).with(
+        time(tx, "Arm64: from send to free, at least", 180.0).with(
             Role::CalibratedOn,
             Estimate::known(SEND_TO_FREE * 1e6),
             free,
