@@ -143,10 +143,11 @@ fn judge_module(
             more_queues(&facts.modules, module, *asked)
                 .or_else(|| fewer_queues(&facts.modules, module, *asked)),
         ));
-    Some(more(finding, *queues, *asked))
+    let cpus = facts.cpus.ok().map(|OnlineCpus(cpus)| *cpus);
+    Some(more(finding, *queues, cpus.map_or(*asked, |cpus| cpus.min(*asked))))
 }
 
-/// What more queues gain.
+/// What more queues gain, no more of them than there are CPUs: others only take turns (D24).
 fn more(finding: Finding, used: u64, wanted: u64) -> Finding {
     if wanted <= used || used == 0 {
         return finding;
