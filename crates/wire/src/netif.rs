@@ -194,6 +194,25 @@ pub struct CtrlResponse {
     pub data: u32,
 }
 
+/// A page in a list of pages to map or to unmap (`xen_netif_gref`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct GrefEntry {
+    /// Its grant (the C field is `ref`).
+    pub gref: u32,
+    /// `GREF_*`.
+    pub flags: u16,
+    /// `CTRL_STATUS_*`, written by the backend when it unmaps.
+    pub status: u16,
+}
+
+/// The backend only reads the page (`XEN_NETIF_CTRLF_GREF_readonly`).
+pub const GREF_READONLY: u16 = 1 << 0;
+/// Entries of a list, which is in one page.
+pub const GREFS_PER_LIST: usize = PAGE_SIZE / size_of::<GrefEntry>();
+
 /// Which hash types the backend knows (`XEN_NETIF_CTRL_TYPE_GET_HASH_FLAGS`).
 pub const CTRL_TYPE_GET_HASH_FLAGS: u16 = 1;
 /// Select hash types (`XEN_NETIF_CTRL_TYPE_SET_HASH_FLAGS`).
@@ -208,6 +227,12 @@ pub const CTRL_TYPE_SET_HASH_MAPPING_SIZE: u16 = 5;
 pub const CTRL_TYPE_SET_HASH_MAPPING: u16 = 6;
 /// Select the algorithm (`XEN_NETIF_CTRL_TYPE_SET_HASH_ALGORITHM`).
 pub const CTRL_TYPE_SET_HASH_ALGORITHM: u16 = 7;
+/// The most pages that the backend keeps mapped (`XEN_NETIF_CTRL_TYPE_GET_GREF_MAPPING_SIZE`).
+pub const CTRL_TYPE_GET_GREF_MAPPING_SIZE: u16 = 8;
+/// Map the pages of a list, and keep them mapped (`XEN_NETIF_CTRL_TYPE_ADD_GREF_MAPPING`).
+pub const CTRL_TYPE_ADD_GREF_MAPPING: u16 = 9;
+/// Unmap the pages of a list (`XEN_NETIF_CTRL_TYPE_DEL_GREF_MAPPING`).
+pub const CTRL_TYPE_DEL_GREF_MAPPING: u16 = 10;
 
 /// Done (`XEN_NETIF_CTRL_STATUS_SUCCESS`).
 pub const CTRL_STATUS_SUCCESS: u32 = 0;
@@ -275,5 +300,6 @@ const _: () = {
     assert!(size_of::<RxRequest>() == 8 && size_of::<RxResponse>() == 8);
     assert!(size_of::<ExtraInfo>() == 8);
     assert!(size_of::<CtrlRequest>() == 16 && size_of::<CtrlResponse>() == 12);
+    assert!(size_of::<GrefEntry>() == 8 && GREFS_PER_LIST == 512);
     assert!(TX_RING_SLOTS == 256 && RX_RING_SLOTS == 256 && CTRL_RING_SLOTS == 128);
 };

@@ -65,6 +65,10 @@ static void netif(void)
     OFFSET(xen_netif_ctrl_response, type);
     OFFSET(xen_netif_ctrl_response, status);
     OFFSET(xen_netif_ctrl_response, data);
+    SIZE(xen_netif_gref);
+    OFFSET(xen_netif_gref, ref);
+    OFFSET(xen_netif_gref, flags);
+    OFFSET(xen_netif_gref, status);
 
     VALUE(NETTXF_csum_blank);
     VALUE(NETTXF_data_validated);
@@ -96,6 +100,9 @@ static void netif(void)
     VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING_SIZE);
     VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING);
     VALUE(XEN_NETIF_CTRL_TYPE_SET_HASH_ALGORITHM);
+    VALUE(XEN_NETIF_CTRL_TYPE_GET_GREF_MAPPING_SIZE);
+    VALUE(XEN_NETIF_CTRL_TYPE_ADD_GREF_MAPPING);
+    VALUE(XEN_NETIF_CTRL_TYPE_DEL_GREF_MAPPING);
     VALUE(XEN_NETIF_CTRL_STATUS_SUCCESS);
     VALUE(XEN_NETIF_CTRL_STATUS_NOT_SUPPORTED);
     VALUE(XEN_NETIF_CTRL_STATUS_INVALID_PARAMETER);
@@ -106,6 +113,7 @@ static void netif(void)
     VALUE(_XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP);
     VALUE(_XEN_NETIF_CTRL_HASH_TYPE_IPV6);
     VALUE(_XEN_NETIF_CTRL_HASH_TYPE_IPV6_TCP);
+    VALUE(XEN_NETIF_CTRLF_GREF_readonly);
 
     struct netif_tx_request tx_request = {
         .gref = 0x11223344, .offset = 0x5566, .flags = 0x7788, .id = 0x99aa, .size = 0xbbcc,
@@ -123,6 +131,10 @@ static void netif(void)
     struct xen_netif_ctrl_response ctrl_response = {
         .id = 0x99aa, .type = XEN_NETIF_CTRL_TYPE_GET_HASH_FLAGS,
         .status = XEN_NETIF_CTRL_STATUS_BUFFER_OVERFLOW, .data = 0x11223344,
+    };
+    struct xen_netif_gref gref = {
+        .ref = 0x11223344, .flags = XEN_NETIF_CTRLF_GREF_readonly,
+        .status = XEN_NETIF_CTRL_STATUS_INVALID_PARAMETER,
     };
 
     memset(&gso, 0, sizeof(gso));
@@ -147,6 +159,7 @@ static void netif(void)
     bytes("netif_extra_info hash", &hash, sizeof(hash));
     bytes("xen_netif_ctrl_request", &ctrl_request, sizeof(ctrl_request));
     bytes("xen_netif_ctrl_response", &ctrl_response, sizeof(ctrl_response));
+    bytes("xen_netif_gref", &gref, sizeof(gref));
 }
 
 static void rings(void)

@@ -11,7 +11,8 @@ use std::{env, fs, process};
 
 use ringway_wire::grant::{self, GrantEntryV1, GrantStatus};
 use ringway_wire::netif::{
-    self, CtrlRequest, CtrlResponse, ExtraInfo, RxRequest, RxResponse, TxRequest, TxResponse,
+    self, CtrlRequest, CtrlResponse, ExtraInfo, GrefEntry, RxRequest, RxResponse, TxRequest,
+    TxResponse,
 };
 use ringway_wire::ring;
 use ringway_wire::vnet::{self, VirtioNetHdr};
@@ -88,6 +89,9 @@ fn netif_layouts(lines: &mut Lines) {
     layout!(lines, "xen_netif_ctrl_response" = CtrlResponse {
         "id" = id, "type" = kind, "status" = status, "data" = data,
     });
+    layout!(lines, "xen_netif_gref" = GrefEntry {
+        "ref" = gref, "flags" = flags, "status" = status,
+    });
 }
 
 //= netif.h:flag-bits
@@ -127,6 +131,9 @@ fn control_constants(lines: &mut Lines) {
         ("SET_HASH_MAPPING_SIZE", netif::CTRL_TYPE_SET_HASH_MAPPING_SIZE),
         ("SET_HASH_MAPPING", netif::CTRL_TYPE_SET_HASH_MAPPING),
         ("SET_HASH_ALGORITHM", netif::CTRL_TYPE_SET_HASH_ALGORITHM),
+        ("GET_GREF_MAPPING_SIZE", netif::CTRL_TYPE_GET_GREF_MAPPING_SIZE),
+        ("ADD_GREF_MAPPING", netif::CTRL_TYPE_ADD_GREF_MAPPING),
+        ("DEL_GREF_MAPPING", netif::CTRL_TYPE_DEL_GREF_MAPPING),
     ] {
         lines.value(&format!("XEN_NETIF_CTRL_TYPE_{name}"), kind);
     }
@@ -144,6 +151,7 @@ fn control_constants(lines: &mut Lines) {
     lines.value("_XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP", netif::HASH_TYPE_IPV4_TCP);
     lines.value("_XEN_NETIF_CTRL_HASH_TYPE_IPV6", netif::HASH_TYPE_IPV6);
     lines.value("_XEN_NETIF_CTRL_HASH_TYPE_IPV6_TCP", netif::HASH_TYPE_IPV6_TCP);
+    lines.value("XEN_NETIF_CTRLF_GREF_readonly", netif::GREF_READONLY);
 }
 
 fn netif_bytes(lines: &mut Lines) {
@@ -170,6 +178,8 @@ fn netif_bytes(lines: &mut Lines) {
     let kind = netif::CTRL_TYPE_GET_HASH_FLAGS;
     let status = netif::CTRL_STATUS_BUFFER_OVERFLOW;
     lines.bytes("xen_netif_ctrl_response", &CtrlResponse { id, kind, status, data: gref });
+    let status = 2;
+    lines.bytes("xen_netif_gref", &GrefEntry { gref, flags: netif::GREF_READONLY, status });
 }
 
 fn ring_layout(lines: &mut Lines) {
