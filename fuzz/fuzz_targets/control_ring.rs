@@ -253,6 +253,7 @@ fn attach(
         queues: queues as u16,
         publish: Box::new(move |settings| check_queues(settings, queues)),
         changes: Arc::clone(changes),
+        staging: None,
     }))?;
     Ok(back)
 }

@@ -447,7 +447,7 @@ impl<W: World> XenActions<'_, '_, W> {
             let lent = self.state.device.is_none().then(|| hypervisor.memory()).transpose()?;
             let others = match control {
                 ControlRole::Absent => ControlRole::Absent,
-                _ => ControlRole::ServedByAnother,
+                _ => ControlRole::ServedByAnother(None),
             };
             let role = mem::replace(&mut control, others);
             let queue = W::vif_queue(parts, lent, role, interrupted, self.hosting.engines)?;
@@ -486,6 +486,7 @@ impl<W: World> XenActions<'_, '_, W> {
             queues: u16::try_from(config.queues.len()).unwrap_or(u16::MAX),
             publish: Box::new(move |settings| chosen.set(settings.steering().cloned())),
             changes,
+            staging: None,
         };
         Ok((Some(steering), ControlRole::Serves(parts)))
     }

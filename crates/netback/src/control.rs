@@ -3,30 +3,35 @@
 //! A guest says by it how frames to it should be steered. The settings are those of the vif: they
 //! outlive the connection, as a guest that returns may rely on them. Each call carries out one
 //! message at most, in place of the guest's own frames, so that a guest which sends nothing but
-//! messages costs the others no more than one that sends frames.
+//! messages costs the others no more than one that sends frames. Those that map pages take several
+//! calls (`mapper.rs`).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringway_datapath::QueueDown;
-use ringway_hypervisor::{EventChannel, ForeignMemory, ForeignPage, GrantCopy, GrantStatus};
+use ringway_hypervisor::{EventChannel, ForeignMemory, ForeignPage, GrantStatus};
 use ringway_ring::{BackRing, Control, Notify, RingFault, Waiting};
 use ringway_steering::control::{HashControl, Unreadable};
 use ringway_wire::netif::{
-    CTRL_RING_SLOTS, CTRL_STATUS_INVALID_PARAMETER, CTRL_STATUS_SUCCESS, CTRL_TYPE_GET_HASH_FLAGS,
-    CTRL_TYPE_GET_HASH_MAPPING_SIZE, CtrlRequest, CtrlResponse,
+    CTRL_RING_SLOTS, CTRL_STATUS_INVALID_PARAMETER, CTRL_STATUS_SUCCESS,
+    CTRL_TYPE_ADD_GREF_MAPPING, CTRL_TYPE_DEL_GREF_MAPPING, CTRL_TYPE_GET_GREF_MAPPING_SIZE,
+    CTRL_TYPE_GET_HASH_FLAGS, CTRL_TYPE_GET_HASH_MAPPING_SIZE, CtrlRequest, CtrlResponse,
 };
 use ringway_wire::{DomId, GrantRef};
 
 use crate::changes::{ChangeNumber, Changes};
+use crate::mapper::{Mapper, Step};
+use crate::message_page;
+use crate::staging::{StagedPages, Staging};
 
 /// What a queue has to do with its vif's control ring.
 #[derive(Debug)]
 pub enum ControlRole<E> {
     /// The vif has none.
     Absent,
-    /// Another queue serves it.
-    ServedByAnother,
+    /// Another queue serves it. These of this queue's pages stay mapped, if any may.
+    ServedByAnother(Option<Arc<StagedPages>>),
     /// This queue serves it.
     Serves(ControlParts<E>),
 }
@@ -46,6 +51,9 @@ pub struct ControlParts<E> {
     pub publish: Publish,
     /// Has each change noted.
     pub changes: Arc<Changes>,
+    /// The pages that the guest may have mapped for good, those of this queue first; `None` if it
+    /// may have none mapped.
+    pub staging: Option<Staging>,
 }
 
 /// Takes over settings.
@@ -60,7 +68,7 @@ impl<E> fmt::Debug for ControlParts<E> {
 /// Whether a message was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Served {
-    /// One.
+    /// One, or a part of it.
     Message,
     /// There was none.
     Nothing,
@@ -71,16 +79,19 @@ pub(crate) struct ControlRing<E> {
     ring: BackRing<Control>,
     /// The response to a change that is to be noted first.
     unnoted: Option<(CtrlResponse, ChangeNumber)>,
+    /// Maps pages of the guest, if it may have any mapped.
+    mapper: Option<Mapper>,
     // Dropped last, so that the ring stops using the page before its grant ends.
     parts: ControlParts<E>,
 }
 
 impl<E: EventChannel> ControlRing<E> {
     /// Takes over the ring at its shared indices, and kicks the guest.
-    pub(crate) fn attach(parts: ControlParts<E>) -> Result<ControlRing<E>, QueueDown> {
+    pub(crate) fn attach(mut parts: ControlParts<E>) -> Result<ControlRing<E>, QueueDown> {
         let mut ring = BackRing::attach(parts.ring.pages().clone()).map_err(QueueDown::peer)?;
         publish_interrupted(&mut ring).map_err(QueueDown::peer)?;
-        let mut control = ControlRing { ring, unnoted: None, parts };
+        let mapper = parts.staging.take().map(Mapper::new);
+        let mut control = ControlRing { ring, unnoted: None, mapper, parts };
         control.publish();
         control.kick()?;
         Ok(control)
@@ -100,28 +111,46 @@ impl<E: EventChannel> ControlRing<E> {
                 self.unnoted = None;
                 response
             }
-            None => {
-                let mut request = [CtrlRequest::default()];
-                let (count, _) = self.ring.peek_requests(&mut request).map_err(QueueDown::peer)?;
-                if count == 0 {
-                    return Ok(Served::Nothing);
-                }
-                self.ring.consume(count);
-                let read = |gref, into: &mut [u8]| read(memory, peer, gref, into);
-                let response = self.respond(request[0], read)?;
-                if response.status == CTRL_STATUS_SUCCESS && !is_question(response.kind) {
-                    self.publish();
-                    self.unnoted = Some((response, self.parts.changes.add()));
-                    return Ok(Served::Message);
-                }
-                response
-            }
+            None => match self.carry_out(peer, memory)? {
+                None => return Ok(Served::Nothing),
+                Some(Step::GoesOn) => return Ok(Served::Message),
+                Some(Step::Done(response)) => response,
+            },
         };
         self.ring.push_response(response);
         if self.ring.publish_responses() == Notify::Peer {
             self.kick()?;
         }
         Ok(Served::Message)
+    }
+
+    /// Goes on with the message that was begun, or begins the next one, if there is one.
+    fn carry_out<M: ForeignMemory>(
+        &mut self,
+        peer: DomId,
+        memory: &mut M,
+    ) -> Result<Option<Step>, QueueDown> {
+        if let Some(mapper) = self.mapper.as_mut().filter(|mapper| mapper.is_busy()) {
+            return Ok(Some(mapper.go_on(peer, memory)));
+        }
+        let mut request = [CtrlRequest::default()];
+        let (count, _) = self.ring.peek_requests(&mut request).map_err(QueueDown::peer)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        self.ring.consume(count);
+        let [request] = request;
+        if let Some(mapper) = self.mapper.as_mut().filter(|_| is_of_mapping(request.kind)) {
+            return mapper.begin(request, peer, memory).map(Some);
+        }
+        let read = |gref, into: &mut [u8]| message_page::read(memory, (peer, gref), into);
+        let response = self.respond(request, read)?;
+        if response.status == CTRL_STATUS_SUCCESS && !is_question(response.kind) {
+            self.publish();
+            self.unnoted = Some((response, self.parts.changes.add()));
+            return Ok(Some(Step::GoesOn));
+        }
+        Ok(Some(Step::Done(response)))
     }
 
     fn respond(
@@ -161,6 +190,7 @@ impl<E: EventChannel> ControlRing<E> {
 
     pub(crate) fn arm(&mut self) -> Waiting {
         match self.unnoted {
+            None if self.mapper.as_ref().is_some_and(Mapper::is_busy) => Waiting::Enough,
             None => self.ring.arm(1),
             Some((_, change)) if self.parts.changes.is_noted(change) => Waiting::Enough,
             // The control plane has the queue polled again.
@@ -174,18 +204,12 @@ fn is_question(kind: u16) -> bool {
     matches!(kind, CTRL_TYPE_GET_HASH_FLAGS | CTRL_TYPE_GET_HASH_MAPPING_SIZE)
 }
 
-/// Copies the beginning of a guest's page.
-fn read<M: ForeignMemory>(
-    memory: &mut M,
-    peer: DomId,
-    gref: GrantRef,
-    into: &mut [u8],
-) -> Result<GrantStatus, QueueDown> {
-    let len = u16::try_from(into.len()).expect("a key or a mapping fits a page");
-    let status = GrantStatus::GeneralError;
-    let mut copy = [GrantCopy { gref, offset: 0, len, local: 0, local_offset: 0, status }];
-    memory.copy_from_peer(peer, &mut copy, &mut [into])?;
-    Ok(copy[0].status)
+/// Whether a message is about pages that stay mapped.
+fn is_of_mapping(kind: u16) -> bool {
+    matches!(
+        kind,
+        CTRL_TYPE_GET_GREF_MAPPING_SIZE | CTRL_TYPE_ADD_GREF_MAPPING | CTRL_TYPE_DEL_GREF_MAPPING
+    )
 }
 
 /// Responds to messages whose responses an earlier backend wrote and did not publish. Their id and

@@ -26,6 +26,7 @@ use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use crate::VifQueue;
 use crate::lending::LentPages;
+use crate::staging::StagedMemory;
 
 mod headroom;
 
@@ -153,7 +154,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
             }
             let (own, others) = posted.split_at(slots);
             let copies = &mut scratch.page_copies;
-            if !plan_page_copies::<M>(way, &frame, (own, extras), pool, copies) {
+            if !plan_page_copies::<StagedMemory<M>>(way, &frame, (own, extras), pool, copies) {
                 if let Err(reason) = pool.complete(&mut frame) {
                     self.counters.dropped.count(reason, 1);
                     pool.recycle(frame);

@@ -18,6 +18,8 @@ use ringway_hypervisor::{ForeignMemory, GrantCopy, GrantStatus};
 use ringway_wire::netif::{TX_RING_SLOTS, TxRequest, TxResponse};
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
 
+use crate::staging::{StagedMemory, StagedPages};
+
 /// Bytes that a packet must have after its head to be lent: for fewer, a second call costs more
 /// than a second copy.
 pub(crate) const END_LEN_MIN: usize = 2 * PAGE_SIZE;
@@ -59,6 +61,17 @@ impl<M: ForeignMemory + Send + 'static> Lending<M> {
         let as_pages: Arc<dyn Pages> = pages;
         let unanswered = Vec::with_capacity(TX_RING_SLOTS);
         Lending { as_pages, pages: lent, lender: None, unanswered, pause: 0, counters }
+    }
+}
+
+impl<M> Lending<StagedMemory<M>> {
+    /// Uses pages that stay mapped, too, to complete frames.
+    pub(crate) fn stage(&self, pages: &Arc<StagedPages>) {
+        if let Some(mut memory) = self.pages.memory.pop() {
+            memory.stage(pages);
+            // It cannot be full: this is the only handle.
+            let _ = self.pages.memory.push(memory);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The backend side of a vif: [`VifQueue`] is one of its queues, as a [`PortQueue`].
 //!
 //! It serves an untrusted guest through three things only: the two ring pages, grant copies and
-//! event channels. It never names a hypervisor implementation, never maps a guest's buffer and
-//! keeps no reference into shared memory. Read `ingress.rs` for the path of a packet that the guest
-//! transmits, `egress.rs` for one that it receives, and `lending.rs` for the ends of long packets,
-//! which go from one guest's pages to another's.
+//! event channels. It never names a hypervisor implementation, keeps no reference into shared
+//! memory, and maps no buffer but those that a guest asks it to keep mapped (`staging.rs`). Read
+//! `ingress.rs` for the path of a packet that the guest transmits, `egress.rs` for one that it
+//! receives, and `lending.rs` for the ends of long packets, which go from one guest's pages to
+//! another's.
 
 mod changes;
 mod control;
@@ -13,9 +14,12 @@ mod fault;
 mod ingress;
 mod interrupted;
 mod lending;
+mod mapper;
+mod message_page;
 mod multicast;
 mod parse;
 mod runs;
+mod staging;
 mod stopwatch;
 
 use std::os::fd::BorrowedFd;
@@ -39,11 +43,13 @@ pub use control::{ControlParts, ControlRole, Publish};
 pub use egress::Headroom;
 pub use fault::TxFault;
 pub use multicast::MulticastControl;
+pub use staging::{PageBudget, STAGED_PAGES_MAX, StagedPages, Staging};
 
 use changes::ChangeNumber;
 use control::{ControlRing, Served};
 pub use interrupted::Interrupted;
 use lending::Lending;
+use staging::StagedMemory;
 use stopwatch::Stopwatch;
 
 /// What the frontend accepts (its `feature-*` keys).
@@ -85,7 +91,7 @@ pub struct QueueParts<M, E> {
 /// One queue of a vif: a tx ring, an rx ring and their events, owned by one worker.
 pub struct VifQueue<M, E> {
     peer: DomId,
-    memory: M,
+    memory: StagedMemory<M>,
     tx: BackRing<Tx>,
     rx: BackRing<Rx>,
     events: QueueEvents<E>,
@@ -93,7 +99,7 @@ pub struct VifQueue<M, E> {
     counters: Arc<QueueCounters>,
     interrupted: Interrupted,
     /// For long packets that stay in the guest's pages; `None` if all are copied.
-    lending: Option<Lending<M>>,
+    lending: Option<Lending<StagedMemory<M>>>,
     multicast: Option<Arc<MulticastControl>>,
     headroom: Arc<Headroom>,
     /// The orders that the working memory holds, which have their responses once they are noted.
@@ -152,7 +158,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let stopwatch = Stopwatch::of(tx.consumer());
         let queue = VifQueue {
             peer,
-            memory,
+            memory: StagedMemory::new(memory),
             tx,
             rx,
             events,
@@ -198,7 +204,10 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     where
         M: Send,
     {
-        self.lending = Some(Lending::new(self.peer, memory, Arc::clone(&self.counters)));
+        let memory = StagedMemory::new(memory);
+        let lending = Lending::new(self.peer, memory, Arc::clone(&self.counters));
+        self.memory.staged().iter().for_each(|pages| lending.stage(pages));
+        self.lending = Some(lending);
     }
 
     /// Joins the vif's control ring.
@@ -207,6 +216,15 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// [`QueueDown::Peer`] if its indices are invalid.
     pub fn join_control(&mut self, role: ControlRole<E>) -> Result {
         self.takes_hashes = !matches!(role, ControlRole::Absent);
+        let staged = match &role {
+            ControlRole::Absent => None,
+            ControlRole::ServedByAnother(staged) => staged.as_ref(),
+            ControlRole::Serves(parts) => parts.staging.as_ref().and_then(|it| it.queues.first()),
+        };
+        if let Some(pages) = staged {
+            self.memory.stage(pages);
+            self.lending.iter().for_each(|lending| lending.stage(pages));
+        }
         if let ControlRole::Serves(parts) = role {
             self.control = Some(ControlRing::attach(parts)?);
         }

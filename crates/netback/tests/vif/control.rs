@@ -7,7 +7,7 @@ use ringway_datapath::{
 };
 use ringway_hypervisor::{Access, EventChannel, GrantTable, GrantedPages, Hypervisor};
 use ringway_loopback::LoopbackEvent;
-use ringway_netback::{ControlParts, ControlRole};
+use ringway_netback::{ControlParts, ControlRole, Staging};
 use ringway_ring::{BackRing, Control, FrontRing, RingFault};
 use ringway_steering::QueueIndex;
 use ringway_steering::control::HashControl;
@@ -30,7 +30,7 @@ use crate::machine::HOST;
 const QUEUES: u16 = 4;
 
 /// The guest's end of a control ring.
-struct Guest {
+pub(crate) struct Guest {
     ring: FrontRing<Control>,
     page: SharedPages,
     event: LoopbackEvent,
@@ -38,12 +38,19 @@ struct Guest {
     settings: Arc<Mutex<HashControl>>,
     /// What the backend has published last, and how often it has.
     published: Arc<Mutex<(Option<ToeplitzSteering>, usize)>>,
+    /// The pages that it may have mapped.
+    pub(crate) staging: Option<Staging>,
     next_id: u16,
 }
 
 impl Guest {
     /// Gives the queue of `bench` a control ring.
     fn of(bench: &mut Bench) -> Guest {
+        Guest::with(bench, None)
+    }
+
+    /// Gives it one by which these pages may stay mapped.
+    pub(crate) fn with(bench: &mut Bench, staging: Option<Staging>) -> Guest {
         let granted = bench.machine.grants().share(HOST, 1, Access::ReadWrite);
         let granted = granted.expect("a new guest has memory");
         let page = granted.pages.clone();
@@ -55,6 +62,7 @@ impl Guest {
             granted,
             settings: Arc::default(),
             published: Arc::default(),
+            staging,
             next_id: 0xfffe,
         };
         guest.join(bench).expect("a new ring is sound");
@@ -62,7 +70,7 @@ impl Guest {
     }
 
     /// Gives the queue of `bench` the ring, as when a backend attaches.
-    fn join(&mut self, bench: &mut Bench) -> Result<(), QueueDown> {
+    pub(crate) fn join(&mut self, bench: &mut Bench) -> Result<(), QueueDown> {
         let machine = &bench.machine;
         self.event = machine.guest.alloc_unbound(HOST).expect("a port is left");
         let event = machine.host.bind_interdomain(machine.guest_id, self.event.port());
@@ -78,16 +86,17 @@ impl Guest {
                 *published = (steering, published.1 + 1);
             }),
             changes: Arc::clone(&bench.changes),
+            staging: self.staging.clone(),
         }))
     }
 
-    fn push(&mut self, kind: u16, data: [u32; 3]) {
+    pub(crate) fn push(&mut self, kind: u16, data: [u32; 3]) {
         self.next_id = self.next_id.wrapping_add(1);
         self.ring.push_request(CtrlRequest { id: self.next_id, kind, data });
         let _ = self.ring.publish_requests();
     }
 
-    fn responses(&mut self) -> Vec<CtrlResponse> {
+    pub(crate) fn responses(&mut self) -> Vec<CtrlResponse> {
         let mut responses = [CtrlResponse::default(); 128];
         let count = self.ring.peek_responses(&mut responses).expect("our backend is honest");
         self.ring.consume(count);

@@ -16,4 +16,5 @@ mod postings;
 mod random;
 mod receive;
 mod refusals;
+mod staging;
 mod transmit;

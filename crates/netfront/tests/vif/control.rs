@@ -66,6 +66,7 @@ fn our_backend_carries_out_a_wish_and_shows_the_hash() {
             *publish_to.lock().expect("no test panics with the lock") = steering;
         }),
         changes: Arc::clone(&changes),
+        staging: None,
     }));
     joined.expect("a new ring is sound");
     assert_eq!(front.progress(), Progress::Done);
