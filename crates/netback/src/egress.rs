@@ -7,6 +7,7 @@
 //! guest with headroom gets is planned elsewhere (`headroom.rs`): most have none.
 
 use std::io;
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
@@ -24,9 +25,9 @@ use ringway_wire::netif::{
 };
 use ringway_wire::{GrantRef, PAGE_SIZE};
 
-use crate::VifQueue;
 use crate::lending::LentPages;
-use crate::staging::StagedMemory;
+use crate::staging::{Sources, StagedMemory, StagedPages};
+use crate::{Scratch, VifQueue};
 
 mod headroom;
 
@@ -86,11 +87,13 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         from: &mut FrameQueue,
         pool: &mut FramePool,
     ) -> io::Result<usize> {
-        let copies = &mut self.scratch.page_copies;
+        let Scratch { page_copies: copies, sources, .. } = &mut *self.scratch;
         if copies.is_empty() {
             return Ok(used);
         }
-        self.memory.copy_between_peers(self.peer, copies)?;
+        let copied = self.memory.copy_pages(self.peer, copies, sources);
+        sources.clear();
+        copied?;
         if copies.iter().all(|copy| copy.status == GrantStatus::Okay) {
             self.scratch.leaving.iter().for_each(|frame| pool.count_copied(frame));
             return Ok(used);
@@ -129,6 +132,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
         let scratch = &mut *self.scratch;
         scratch.copies.clear();
         scratch.page_copies.clear();
+        scratch.sources.clear();
         let mut posted = &scratch.rx_requests[..taken];
         while !scratch.leaving.is_full() {
             let Some(mut frame) = from.pop_front() else { break };
@@ -153,8 +157,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 break;
             }
             let (own, others) = posted.split_at(slots);
-            let copies = &mut scratch.page_copies;
-            if !plan_page_copies::<StagedMemory<M>>(way, &frame, (own, extras), pool, copies) {
+            let copies = (&mut scratch.page_copies, &mut scratch.sources);
+            if !plan_page_copies::<M>(way, &frame, (own, extras), pool, copies) {
                 if let Err(reason) = pool.complete(&mut frame) {
                     self.counters.dropped.count(reason, 1);
                     pool.recycle(frame);
@@ -334,7 +338,7 @@ fn plan_page_copies<M: 'static>(
     frame: &Frame,
     slots: (&[RxRequest], usize),
     pool: &FramePool,
-    copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
+    copies: (&mut ArrayVec<PageCopy, PAGE_COPIES_MAX>, &mut Sources),
 ) -> bool {
     frame.end().is_none_or(|end| {
         let lent = pool.pages_of(end).and_then(|pages| pages.memory().downcast_ref());
@@ -346,15 +350,19 @@ fn plan_page_copies<M: 'static>(
 fn plan_end<M: 'static>(
     frame: &Frame,
     frame_end: &End,
-    lent: Option<&LentPages<M>>,
+    lent: Option<&LentPages<StagedMemory<M>>>,
     (slots, extras): (&[RxRequest], usize),
-    copies: &mut ArrayVec<PageCopy, PAGE_COPIES_MAX>,
+    (copies, sources): (&mut ArrayVec<PageCopy, PAGE_COPIES_MAX>, &mut Sources),
 ) -> bool {
     // A copy ends where a page of either guest ends, or a piece.
     let copies_max = 2 * frame_end.len().div_ceil(PAGE_SIZE) + 2 * frame_end.pieces().len();
     let Some(lent) = lent.filter(|_| copies_max <= copies.remaining_capacity()) else {
         return false;
     };
+    if let Some(pages) = lent.staged().filter(|pages| !is_in(sources, pages)) {
+        // Without room for one more, the hypervisor copies from these.
+        let _ = sources.try_push((lent.peer(), Arc::clone(pages)));
+    }
     let mut to = frame.bytes().len();
     for piece in frame_end.pieces() {
         let (mut at, end) = (piece.at, piece.at + piece.len);
@@ -375,6 +383,10 @@ fn plan_end<M: 'static>(
         }
     }
     true
+}
+
+fn is_in(sources: &Sources, pages: &Arc<StagedPages>) -> bool {
+    sources.iter().any(|(_, known)| Arc::ptr_eq(known, pages))
 }
 
 fn in_page(at: usize) -> u16 {

@@ -8,8 +8,8 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
@@ -52,6 +52,8 @@ pub(crate) struct LentPages<M> {
     /// The handle for completing frames: a caller takes it, and puts it back. Only the queue's own
     /// thread has frames with these pages, so it is always there, and no caller waits.
     memory: ArrayQueue<M>,
+    /// Those of the guest's pages that stay mapped, if any may.
+    staged: OnceLock<Arc<StagedPages>>,
 }
 
 impl<M: ForeignMemory + Send + 'static> Lending<M> {
@@ -65,8 +67,10 @@ impl<M: ForeignMemory + Send + 'static> Lending<M> {
 }
 
 impl<M> Lending<StagedMemory<M>> {
-    /// Uses pages that stay mapped, too, to complete frames.
+    /// Uses pages that stay mapped, too.
     pub(crate) fn stage(&self, pages: &Arc<StagedPages>) {
+        // They are the same for as long as the queue exists.
+        let _ = self.pages.staged.set(Arc::clone(pages));
         if let Some(mut memory) = self.pages.memory.pop() {
             memory.stage(pages);
             // It cannot be full: this is the only handle.
@@ -124,7 +128,17 @@ impl<M> LentPages<M> {
     fn new(peer: DomId, memory: M) -> LentPages<M> {
         let handle = ArrayQueue::new(1);
         assert!(handle.push(memory).is_ok(), "it has room for one");
-        LentPages { peer, grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS], memory: handle }
+        LentPages {
+            peer,
+            grefs: [const { AtomicU32::new(0) }; TX_RING_SLOTS],
+            memory: handle,
+            staged: OnceLock::new(),
+        }
+    }
+
+    /// Those of the guest's pages that stay mapped, if any may.
+    pub(crate) fn staged(&self) -> Option<&Arc<StagedPages>> {
+        self.staged.get()
     }
 
     /// The guest that lends them.

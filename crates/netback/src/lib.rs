@@ -49,7 +49,7 @@ use changes::ChangeNumber;
 use control::{ControlRing, Served};
 pub use interrupted::Interrupted;
 use lending::Lending;
-use staging::StagedMemory;
+use staging::{Sources, StagedMemory};
 use stopwatch::Stopwatch;
 
 /// What the frontend accepts (its `feature-*` keys).
@@ -127,6 +127,8 @@ struct Scratch {
     rx_requests: [RxRequest; RX_RING_SLOTS],
     copies: ArrayVec<GrantCopy, RX_RING_SLOTS>,
     page_copies: ArrayVec<PageCopy, { egress::PAGE_COPIES_MAX }>,
+    /// Pages that these copies are from and that stay mapped.
+    sources: Sources,
     packets: ArrayVec<runs::TxPacket, { ingress::WINDOW }>,
     leaving: ArrayVec<Frame, BATCH>,
 }
@@ -179,6 +181,7 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
                 rx_requests: [RxRequest::default(); RX_RING_SLOTS],
                 copies: ArrayVec::new(),
                 page_copies: ArrayVec::new(),
+                sources: Sources::new(),
                 packets: ArrayVec::new(),
                 leaving: ArrayVec::new(),
             }),

@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arrayvec::ArrayVec;
 use ringway_hypervisor::{Access, ForeignMemory, ForeignPage, GrantCopy, GrantStatus, PageCopy};
 use ringway_wire::netif::RX_RING_SLOTS;
 use ringway_wire::{DomId, GrantRef, PAGE_SIZE};
@@ -62,12 +63,18 @@ pub(crate) struct Registry<P> {
     pages: Vec<(Access, P)>,
 }
 
+/// Pages of other guests that stay mapped, from which bytes are copied in one call. There is seldom
+/// more than one; of those beyond, the hypervisor copies.
+pub(crate) type Sources = ArrayVec<(DomId, Arc<StagedPages>), 4>;
+
 /// A backend's access to its guest's pages: to those that stay mapped without the hypervisor.
 pub(crate) struct StagedMemory<M> {
     memory: M,
     staged: Option<Arc<StagedPages>>,
     /// The operations of one call that are left to the hypervisor.
     others: Vec<GrantCopy>,
+    /// Those from page to page.
+    other_pages: Vec<PageCopy>,
 }
 
 impl PageBudget {
@@ -191,7 +198,7 @@ impl<P> Registry<P> {
 
 impl<M> StagedMemory<M> {
     pub(crate) fn new(memory: M) -> StagedMemory<M> {
-        StagedMemory { memory, staged: None, others: Vec::new() }
+        StagedMemory { memory, staged: None, others: Vec::new(), other_pages: Vec::new() }
     }
 
     pub(crate) fn staged(&self) -> Option<&Arc<StagedPages>> {
@@ -202,6 +209,7 @@ impl<M> StagedMemory<M> {
     pub(crate) fn stage(&mut self, pages: &Arc<StagedPages>) {
         self.staged = Some(Arc::clone(pages));
         self.others.reserve(RX_RING_SLOTS);
+        self.other_pages.reserve(2 * RX_RING_SLOTS);
     }
 
     /// Carries out the operations whose pages are mapped. All others have another status than
@@ -241,6 +249,52 @@ impl<M> StagedMemory<M> {
         let left = ops.iter_mut().filter(|op| op.status != GrantStatus::Okay);
         left.zip(&self.others).for_each(|(op, done)| op.status = done.status);
         Ok(())
+    }
+}
+
+impl<M: ForeignMemory> StagedMemory<M> {
+    /// Copies from pages of other guests into pages of this one, `to`: between pages that stay
+    /// mapped without the hypervisor.
+    pub(crate) fn copy_pages(
+        &mut self,
+        to: DomId,
+        ops: &mut [PageCopy],
+        sources: &Sources,
+    ) -> io::Result<()> {
+        if self.staged.is_none() || sources.is_empty() {
+            return self.memory.copy_between_peers(to, ops);
+        }
+        self.copy_between_staged(ops, sources);
+        self.other_pages.clear();
+        self.other_pages.extend(ops.iter().filter(|op| op.status != GrantStatus::Okay));
+        if self.other_pages.is_empty() {
+            return Ok(());
+        }
+        self.memory.copy_between_peers(to, &mut self.other_pages)?;
+        let left = ops.iter_mut().filter(|op| op.status != GrantStatus::Okay);
+        left.zip(&self.other_pages).for_each(|(op, done)| op.status = done.status);
+        Ok(())
+    }
+
+    fn copy_between_staged(&self, ops: &mut [PageCopy], sources: &Sources) {
+        let own = self.staged.as_ref().and_then(|staged| staged.0.try_lock().ok());
+        // Our own are locked by now: a guest that sends to itself is left to the hypervisor.
+        let locked = sources.iter();
+        let locked = locked.filter_map(|(domid, pages)| Some((*domid, pages.0.try_lock().ok()?)));
+        let sources: ArrayVec<_, 4> = locked.collect();
+        for op in ops {
+            op.status = GrantStatus::GeneralError;
+            let target = own.as_ref().and_then(|own| own.page(op.to_gref, Access::ReadWrite));
+            let target = target.filter(|_| op.is_in_pages());
+            let mut of_peer = sources.iter().filter(|(domid, _)| *domid == op.from);
+            let source =
+                of_peer.find_map(|(_, registry)| registry.page(op.from_gref, Access::ReadOnly));
+            let (Some(target), Some(source)) = (target, source) else { continue };
+            let (at, to_at) = (op.from_offset.into(), op.to_offset.into());
+            let (source, target) = (source.page.pages(), target.page.pages());
+            source.copy_across(at, target, to_at, op.len.into());
+            op.status = GrantStatus::Okay;
+        }
     }
 }
 

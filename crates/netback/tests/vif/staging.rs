@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringway_datapath::{DropReason, Frame, Offload, Pending, PortQueue};
+use ringway_datapath::{DropReason, Frame, FrameQueue, Offload, Pending, PortQueue};
 use ringway_hypervisor::{Access, GrantTable, GrantedPages};
 use ringway_loopback::FaultPoint;
 use ringway_netback::{PageBudget, STAGED_PAGES_MAX, StagedPages, Staging};
@@ -391,6 +391,39 @@ fn frames_that_are_lent_are_completed_from_mapped_pages() {
         assert_eq!(frame.bytes(), bytes);
         assert_eq!(staged.bench.copy_calls(), calls);
         staged.bench.pool.recycle(frame);
+    }
+}
+
+#[test]
+fn lent_frames_go_from_mapped_pages_to_mapped_pages() {
+    let len = 5 * PAGE_SIZE;
+    for (are_posted_mapped, calls) in [(true, 0), (false, 2)] {
+        let mut sender = Staged::new();
+        let mut receiver = Staged::of(sender.bench.beside(), 4096);
+        sender.bench.back.lend_pages(sender.bench.machine.memory());
+        let bytes = pattern(5, len);
+        let frame = lent_packet(&mut sender, &bytes);
+        let posted = receiver.share(6, Access::ReadWrite);
+        if are_posted_mapped {
+            receiver.add(&posted, 0);
+        }
+        let ids: Vec<_> = (0..).zip(posted.grefs.iter().copied()).collect();
+        receiver.bench.post_grants(&ids);
+        let guest = receiver.bench.machine.guest_id;
+        let calls_to = |bench: &Bench| bench.machine.loopback.passages(guest, FaultPoint::CopyCall);
+        let before = calls_to(&receiver.bench);
+        let mut leaving = FrameQueue::from([frame]);
+        receiver.bench.back.egress(&mut leaving, &mut sender.bench.pool).expect("no fault");
+        assert!(leaving.is_empty());
+        assert_eq!(calls_to(&receiver.bench) - before, calls);
+        let mut received = vec![0; len];
+        posted.pages.copy_to(0, &mut received);
+        assert_eq!(received, bytes);
+        sender.bench.settle().expect("no fault");
+        assert_eq!(sender.bench.tx_responses().len(), 5);
+        // Nothing of the sender stays with the receiver's queue.
+        drop(sender);
+        assert_eq!(receiver.mappings(), RINGS + if are_posted_mapped { 6 } else { 0 });
     }
 }
 
