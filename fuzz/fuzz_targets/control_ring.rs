@@ -1,7 +1,7 @@
 //! A vif's control ring, for a guest that sends any messages, writes anything into the ring and the
 //! pages that messages name, and whose backend ends at any moment. Each message gets one response,
-//! in order; one that is refused changes nothing; frames go to connected queues only; and the next
-//! backend steers as the one before did.
+//! in order; one that is refused changes nothing; frames go to connected queues only; the next
+//! backend steers as the one before did; and no page stays mapped behind its queues.
 
 #![no_main]
 
@@ -16,20 +16,29 @@ use ringway_fuzz::Input;
 use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, scribble};
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
 use ringway_loopback::{FaultPoint, LoopbackEvent, LoopbackMemory};
-use ringway_netback::{Changes, ControlParts, ControlRole, FrontendFeatures, QueueParts, VifQueue};
+use ringway_netback::{
+    Changes, ControlParts, ControlRole, FrontendFeatures, PageBudget, QueueParts, StagedPages,
+    Staging, VifQueue,
+};
 use ringway_ring::{Control, FrontRing, Rx, Tx};
 use ringway_steering::QueueIndex;
 use ringway_steering::control::{HashControl, TEXT_LEN_MAX};
 use ringway_sys::SharedPages;
 use ringway_wire::PAGE_SIZE;
 use ringway_wire::netif::{
-    CTRL_RING_SLOTS, CTRL_STATUS_BUFFER_OVERFLOW, CTRL_STATUS_SUCCESS, CtrlRequest, CtrlResponse,
+    CTRL_RING_SLOTS, CTRL_STATUS_BUFFER_OVERFLOW, CTRL_STATUS_SUCCESS, CTRL_TYPE_ADD_GREF_MAPPING,
+    CTRL_TYPE_DEL_GREF_MAPPING, CtrlRequest, CtrlResponse, GrefEntry,
 };
+use zerocopy::IntoBytes;
 
 /// The most steps of one input.
 const STEPS_MAX: usize = 128;
 /// The most queues of a vif.
 const QUEUES_MAX: usize = 9;
+/// Pages of the guest: its rings, the page that messages may name, and some to be mapped.
+const PAGES: usize = 24;
+/// How many of them may stay mapped; fewer than could be.
+const STAGED_MAX: usize = 40;
 /// Numbers at the bounds of what messages may have.
 const NUMBERS: [u32; 12] = [0, 1, 4, 8, 15, 16, 40, 41, 128, 129, 1 << 16, u32::MAX];
 
@@ -86,7 +95,7 @@ struct Guest<'m> {
     machine: &'m Machine,
     back: VifQueue<LoopbackMemory, LoopbackEvent>,
     front: FrontRing<Control>,
-    /// The rings: tx, rx, control. Then a page that messages may name.
+    /// The rings: tx, rx, control. Then a page that messages may name, and those to be mapped.
     granted: GrantedPages,
     settings: Arc<Mutex<HashControl>>,
     changes: Arc<Changes>,
@@ -100,7 +109,7 @@ struct Guest<'m> {
 
 impl<'m> Guest<'m> {
     fn new(machine: &'m Machine, input: &mut Input<'_>) -> Guest<'m> {
-        let granted = machine.grants().share(HOST, 4, Access::ReadWrite);
+        let granted = machine.grants().share(HOST, PAGES, Access::ReadWrite);
         let granted = granted.expect("a new guest has memory");
         let page = |number| page_of(&granted, number);
         drop((FrontRing::<Tx>::new(page(0)), FrontRing::<Rx>::new(page(1))));
@@ -148,7 +157,7 @@ impl<'m> Guest<'m> {
     /// Pushes messages, mostly of known types.
     fn send(&mut self, input: &mut Input<'_>) {
         for _ in 0..(1 + input.below(8)).min(self.front.free()) {
-            let kind = if input.u8() < 16 { input.u16() } else { u16::from(input.u8() % 9) };
+            let kind = if input.u8() < 16 { input.u16() } else { u16::from(input.u8() % 12) };
             let named = [2, 3].map(|page| self.granted.grefs[page].0);
             let first = match input.u8() % 4 {
                 0 => input.u32(),
@@ -159,7 +168,12 @@ impl<'m> Guest<'m> {
                 0..16 => input.u32(),
                 _ => input.choose(&NUMBERS),
             };
-            let data = [first, number(input), number(input)];
+            let data = match kind {
+                CTRL_TYPE_ADD_GREF_MAPPING | CTRL_TYPE_DEL_GREF_MAPPING if input.u8() >= 32 => {
+                    [input.below(3) as u32, self.granted.grefs[3].0, input.below(PAGES) as u32]
+                }
+                _ => [first, number(input), number(input)],
+            };
             let request = CtrlRequest { id: input.u16(), kind, data };
             if let Some(expected) = &mut self.expected {
                 expected.push_back((request.id, kind));
@@ -189,16 +203,29 @@ impl<'m> Guest<'m> {
         outcome
     }
 
-    /// Writes a key or a mapping: any bytes, or small numbers.
+    /// Writes a key, a mapping or a list: any bytes, small numbers, or grants.
     fn write_page(&self, input: &mut Input<'_>) {
         let page = page_of(&self.granted, 3);
-        if input.flag() {
-            let len = usize::from(input.u8());
-            page.copy_from(input.below(PAGE_SIZE - len), input.bytes(len));
-        } else {
-            let first = input.below(128);
-            let entries = input.bytes(32).iter().map(|byte| u32::from(byte % 12).to_le_bytes());
-            page.copy_from(4 * first, &entries.collect::<Vec<_>>().concat());
+        match input.u8() % 4 {
+            0 => {
+                let len = usize::from(input.u8());
+                page.copy_from(input.below(PAGE_SIZE - len), input.bytes(len));
+            }
+            1 => {
+                let first = input.below(128);
+                let entries = input.bytes(32).iter().map(|byte| u32::from(byte % 12).to_le_bytes());
+                page.copy_from(4 * first, &entries.collect::<Vec<_>>().concat());
+            }
+            _ => {
+                let first = input.below(PAGES);
+                let entries = input.bytes(PAGES).iter().enumerate().map(|(at, byte)| {
+                    // Mostly one after the other, as a list is only good if none is there twice.
+                    let number = if *byte < 8 { usize::from(*byte) } else { first + at };
+                    let gref = self.granted.grefs[number % PAGES].0;
+                    GrefEntry { gref, flags: u16::from(byte % 8 == 1), status: 0 }
+                });
+                page.copy_from(0, entries.collect::<Vec<_>>().as_bytes());
+            }
         }
     }
 
@@ -253,7 +280,10 @@ fn attach(
         queues: queues as u16,
         publish: Box::new(move |settings| check_queues(settings, queues)),
         changes: Arc::clone(changes),
-        staging: None,
+        staging: Some(Staging {
+            queues: (0..queues).map(|_| Arc::<StagedPages>::default()).collect(),
+            budget: Arc::new(PageBudget::new(STAGED_MAX)),
+        }),
     }))?;
     Ok(back)
 }
