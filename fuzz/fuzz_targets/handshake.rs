@@ -27,7 +27,7 @@ const ACTIONS_MAX: usize = 32;
 const QUEUES_MAX: u16 = 8;
 
 /// Keys with a meaning.
-const KEYS: [&str; 45] = [
+const KEYS: [&str; 46] = [
     "state",
     "online",
     "frontend",
@@ -58,6 +58,7 @@ const KEYS: [&str; 45] = [
     "ringway-control-ring",
     "feature-multicast-control",
     "ringway-multicast-control",
+    "ringway-staging",
     "request-multicast-control",
     "feature-xdp-headroom",
     "xdp-headroom",

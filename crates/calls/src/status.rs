@@ -190,6 +190,10 @@ pub struct VifStatus {
     /// What decides about them, apart from the guest.
     #[serde(default)]
     pub offloads_because: String,
+    /// The pages of its guest that stay mapped, because the guest has asked for it over a control
+    /// ring.
+    #[serde(default)]
+    pub staged_pages: usize,
     /// How its guest has its frames hashed, if it has chosen that over a control ring.
     #[serde(default)]
     pub hash: Option<HashStatus>,

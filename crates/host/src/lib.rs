@@ -45,6 +45,7 @@ mod scope;
 mod session;
 mod settings;
 mod shared;
+mod staged;
 mod status;
 mod take_over;
 mod tenants;

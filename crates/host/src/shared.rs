@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use ringway_datapath::{LockingMode, OffloadCaps, VlanRules};
 use ringway_engine::steps::{self, Engines};
+use ringway_netback::PageBudget;
 use ringway_switch::fdb::Assigned;
 use ringway_switch::{
     FloodBudget, FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks,
@@ -21,6 +22,7 @@ use crate::occupants::Occupants;
 use crate::ovs_ports::OvsPorts;
 use crate::quarantine::Quarantine;
 use crate::restarts::Restarts;
+use crate::staged;
 
 /// What was configured for all vifs.
 #[derive(Debug, Clone)]
@@ -57,6 +59,8 @@ pub struct Shared {
     /// The datapaths of these bridges.
     pub datapaths: Datapaths,
     pub(crate) restarts: Restarts,
+    /// Room for pages of guests that stay mapped.
+    pub(crate) staging: Arc<PageBudget>,
     ports: Ports,
     /// Reports of engines that have not been handled yet.
     reports: VecDeque<QueueDown>,
@@ -122,6 +126,7 @@ impl Shared {
             ovs: OvsPorts::default(),
             datapaths: Datapaths::default(),
             restarts: Restarts::read(notes),
+            staging: Arc::new(PageBudget::new(staged::PAGES_MAX)),
             ports: Ports::default(),
             reports: VecDeque::new(),
             started: now,

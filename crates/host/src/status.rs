@@ -137,6 +137,7 @@ impl View<'_> {
             handle: vif.handle,
             // Its guest may accept more than we do.
             offloads: offload_names(caps.and(self.shared.config.offloads).and(passing)),
+            staged_pages: state.staged_pages(),
             hash: hash_status(&state.hashing()),
             groups_wanted: groups_wanted(state),
             headroom: state.connection.as_ref().map_or(0, |_| state.headroom.get()),

@@ -25,6 +25,7 @@ use crate::limited::{Limited, unlimited};
 use crate::quarantine::Charged;
 use crate::rules::Rules;
 use crate::shared::Shared;
+use crate::staged::Staged;
 use crate::world::{DeviceOf, Hosting, QueueOf, World};
 
 /// The state of a vif other than its handshake.
@@ -52,6 +53,8 @@ pub struct VifState<W: World> {
     pub is_multicast_filtered: bool,
     /// The bytes that its guest wants to be free before each frame.
     pub headroom: Arc<Headroom>,
+    /// The pages of its guest that stay mapped.
+    pub(crate) staged: Staged,
     /// Whether it is quarantined because of panics.
     pub is_quarantined: bool,
     /// What is still to be announced of its guest.
@@ -83,6 +86,7 @@ impl<W: World> VifState<W> {
             chosen: Chosen::nothing(now),
             is_multicast_filtered: false,
             headroom: Arc::default(),
+            staged: Staged::default(),
             is_quarantined: false,
             arrival: Arrival::none(now),
             connection: None,
@@ -168,6 +172,11 @@ impl<W: World> VifState<W> {
     /// What its guest has set over its control ring.
     pub fn hashing(&self) -> MutexGuard<'_, HashControl> {
         self.chosen.hashing().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many pages of its guest are mapped for good.
+    pub fn staged_pages(&self) -> usize {
+        self.staged.count()
     }
 
     /// Notes what its guest has chosen, if that is due, and has its queues respond.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::time::Instant;
-use std::{io, mem};
+use std::{io, iter, mem};
 
 use ringway_datapath::MacAddr;
 use ringway_engine::PortSteering;
@@ -28,6 +28,7 @@ use crate::device::{Devices, HOST_ADDRESS};
 use crate::quarantine::{Charged, vif_name};
 use crate::rules::Rules;
 use crate::shared::Shared;
+use crate::staged::Staged;
 use crate::vif_state::VifState;
 use crate::world::{DeviceOf, EventOf, Hosting, Parts, World};
 
@@ -102,13 +103,14 @@ impl<W: World> XenVif<W> {
         let bind = wanted.as_ref().map_or_else(Bind::default, |wanted| wanted.bind);
         let multicast_control = wanted.as_ref().is_some_and(|wanted| wanted.multicast_control);
         let has_own_queues = wanted.as_ref().is_some_and(|wanted| wanted.has_own_queues);
+        let staged = Staged::new(wanted.as_ref().is_some_and(|wanted| wanted.staging));
         let offer = shared.offer(wanted.as_ref().map(|wanted| wanted.queues_max));
         let offer = Offer { control_ring, multicast_control, ..offer };
         let rules = wanted.map(|wanted| wanted.rules).unwrap_or_default();
         let state = VifState::new(charged, offer, rules, shared, now);
         shared.restarts.begin(&state.name, parts.notes);
         let chosen = Chosen::known(&state.name, keys, parts.notes, now);
-        let mut state = VifState { device, is_quarantined, chosen, ..state };
+        let mut state = VifState { device, is_quarantined, chosen, staged, ..state };
         if state.is_for_ovs() {
             state.facts = facts(vif, keys, parts.store)?;
             state.bind = bind;
@@ -311,6 +313,8 @@ pub struct XenWanted {
     bind: Bind,
     /// Whether to offer the choice of multicast frames.
     multicast_control: bool,
+    /// Whether to keep pages of the guest mapped.
+    staging: bool,
 }
 
 impl XenWanted {
@@ -335,6 +339,7 @@ impl XenWanted {
         let queues = queues_max.max(keys.queues_offered().unwrap_or(1));
         let control_ring = keys.wants_control_ring()?;
         let multicast_control = keys.wants_multicast_control()?;
+        let staging = keys.wants_staging()?;
         let has_own_queues = own_queues.is_some();
         Ok(XenWanted {
             rules,
@@ -343,6 +348,7 @@ impl XenWanted {
             queues,
             control_ring,
             multicast_control,
+            staging,
             bind,
         })
     }
@@ -436,20 +442,15 @@ impl<W: World> XenActions<'_, '_, W> {
         let waker = self.hosting.engines.waker();
         let VifState { chosen, name, .. } = &mut *self.state;
         let (multicast, changes) = chosen.connect(name, self.hosting.notes, waker);
-        let (steering, mut control) = self.control_role(config, changes)?;
+        let (steering, roles) = self.control_roles(config, changes)?;
         let mut enabled = Vec::new();
-        for queue in &config.queues {
+        for (queue, role) in config.queues.iter().zip(roles) {
             let hypervisor = self.hosting.hypervisor;
             let chosen = (Some(Arc::clone(&multicast)), Arc::clone(&self.state.headroom));
             let parts = queue_parts::<W>(hypervisor, self.vif, queue, features, chosen)?;
             let counters = Arc::clone(&parts.counters);
             // Its frames may go to other vifs of this process.
             let lent = self.state.device.is_none().then(|| hypervisor.memory()).transpose()?;
-            let others = match control {
-                ControlRole::Absent => ControlRole::Absent,
-                _ => ControlRole::ServedByAnother(None),
-            };
-            let role = mem::replace(&mut control, others);
             let queue = W::vif_queue(parts, lent, role, interrupted, self.hosting.engines)?;
             let flood = Arc::clone(&self.state.limited.flood);
             let stations = self.state.limited.stations();
@@ -466,33 +467,39 @@ impl<W: World> XenActions<'_, '_, W> {
 }
 
 impl<W: World> XenActions<'_, '_, W> {
-    /// What the guest may choose for the frames that it receives, and the part of its first queue
-    /// in that: it serves the control ring, if there is one.
-    fn control_role(
+    /// What the guest may choose for the frames that it receives, and the part of each queue in
+    /// that: the first serves the control ring, if there is one.
+    fn control_roles(
         &mut self,
         config: &FrontendConfig,
         changes: Arc<Changes>,
     ) -> io::Result<Control<EventOf<W>>> {
         let Some(ControlConfig { ring_ref, event }) = config.control else {
-            return Ok((None, ControlRole::Absent));
+            return Ok((None, config.queues.iter().map(|_| ControlRole::Absent).collect()));
         };
         let (hypervisor, peer) = (self.hosting.hypervisor, self.vif.frontend);
         let steering = Arc::new(PortSteering::default());
         let chosen = Arc::clone(&steering);
+        let count = config.queues.len();
+        let staging = self.state.staged.connect(count, &self.hosting.shared.staging);
+        let pages_of = |queue: usize| Some(Arc::clone(staging.as_ref()?.queues.get(queue)?));
+        let others = (1..count).map(|queue| ControlRole::ServedByAnother(pages_of(queue)));
+        let others: Vec<_> = others.collect();
         let parts = ControlParts {
             ring: map_ring(&mut hypervisor.memory()?, peer, ring_ref)?,
             event: bind(hypervisor, peer, event)?,
             settings: Arc::clone(self.state.chosen.hashing()),
-            queues: u16::try_from(config.queues.len()).unwrap_or(u16::MAX),
+            queues: u16::try_from(count).unwrap_or(u16::MAX),
             publish: Box::new(move |settings| chosen.set(settings.steering().cloned())),
             changes,
-            staging: None,
+            staging,
         };
-        Ok((Some(steering), ControlRole::Serves(parts)))
+        let roles = iter::once(ControlRole::Serves(parts)).chain(others).collect();
+        Ok((Some(steering), roles))
     }
 }
 
-type Control<E> = (Option<Arc<PortSteering>>, ControlRole<E>);
+type Control<E> = (Option<Arc<PortSteering>>, Vec<ControlRole<E>>);
 
 #[cfg(test)]
 mod tests {

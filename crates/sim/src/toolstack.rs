@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ringway_datapath::{MacAddr, PortRules};
+use ringway_datapath::MacAddr;
 use ringway_vif_shell::device;
 use ringway_xenbus::{Device, KeyChange, Vif, XenbusState};
 use ringway_xenstore::{
@@ -165,7 +165,7 @@ pub(crate) fn is_of(change: &KeyChange, key: &str) -> bool {
 }
 
 fn described(vif: Vif, mac: MacAddr, bridge: Option<String>) -> Device {
-    Device { vif, mac, mtu: MTU, bridge, max_queues: None, rules: PortRules::default() }
+    Device { mtu: MTU, bridge, ..Device::new(vif, mac) }
 }
 
 fn list(store: &mut Client<LocalTransport>, dir: &str) -> Vec<String> {

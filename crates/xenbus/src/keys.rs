@@ -68,6 +68,8 @@ pub const MAX_QUEUES_WANTED: &str = "ringway-max-queues";
 pub(crate) const CONTROL_RING_WANTED: &str = "ringway-control-ring";
 /// Whether to let the guest choose its multicast frames; in the backend's directory.
 pub(crate) const MULTICAST_CONTROL_WANTED: &str = "ringway-multicast-control";
+/// Whether to keep pages mapped that the guest asks for; in the backend's directory.
+pub(crate) const STAGING_WANTED: &str = "ringway-staging";
 /// Of an earlier version, without effect; in the backend's directory.
 pub(crate) const COMPLETION: &str = "ringway-completion";
 pub(crate) const TENANT: &str = "ringway-tenant";
@@ -407,6 +409,15 @@ impl Keys {
     /// [`BadKeys::Unreadable`] if it is no number.
     pub fn wants_multicast_control(&self) -> Result<bool, BadKeys> {
         self.flag(MULTICAST_CONTROL_WANTED, Absent::True)
+    }
+
+    /// Whether to keep pages mapped that the guest asks for over its control ring
+    /// (`ringway-staging`, ours). Absent means no.
+    ///
+    /// # Errors
+    /// [`BadKeys::Unreadable`] if it is no number.
+    pub fn wants_staging(&self) -> Result<bool, BadKeys> {
+        self.flag(STAGING_WANTED, Absent::False)
     }
 
     /// The most queues that the backend of this directory may have offered; `None` if it offered

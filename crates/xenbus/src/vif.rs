@@ -10,7 +10,7 @@ use ringway_wire::DomId;
 use crate::keys::{
     BACKEND, BACKEND_ID, BRIDGE, BadKeys, CARRIER, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
     HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE,
-    REQUEST_MULTICAST_CONTROL, RULE_KEYS, STATE, TENANT, TYPE,
+    REQUEST_MULTICAST_CONTROL, RULE_KEYS, STAGING_WANTED, STATE, TENANT, TYPE,
 };
 use crate::limits::LIMITS;
 use crate::rules;
@@ -192,6 +192,9 @@ pub struct Device {
     /// The most queues that the backend offers, if the toolstack sets it. The key is ours
     /// (`ringway-max-queues`): a stock toolstack has none.
     pub max_queues: Option<u16>,
+    /// Whether the backend keeps pages mapped that the guest asks for. The key is ours
+    /// (`ringway-staging`).
+    pub staging: bool,
     /// The rules for what its guest may send.
     pub rules: PortRules,
 }
@@ -200,7 +203,7 @@ impl Device {
     /// A vif as toolstacks describe it without any settings.
     pub fn new(vif: Vif, mac: MacAddr) -> Device {
         let rules = PortRules::default();
-        Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, rules }
+        Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, staging: false, rules }
     }
 
     /// The backend's first keys. Its directory belongs to its domain; the guest may read it.
@@ -215,6 +218,7 @@ impl Device {
         ];
         changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));
+        changes.extend(self.staging.then(|| KeyChange::flag(STAGING_WANTED, true)));
         let rules = rules::keys_of(&self.rules).into_iter();
         changes.extend(rules.map(|(key, value)| KeyChange::set(key, value)));
         changes.extend(self.common());
@@ -254,8 +258,12 @@ mod tests {
     fn a_backend_reads_the_configuration_of_a_toolstack() {
         let vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 1 };
         let plain = Device::new(vif, MacAddr([2; 6]));
-        let wishful =
-            Device { bridge: Some("xenbr0".to_owned()), max_queues: Some(3), ..plain.clone() };
+        let wishful = Device {
+            bridge: Some("xenbr0".to_owned()),
+            max_queues: Some(3),
+            staging: true,
+            ..plain.clone()
+        };
         let listed = |last: u8| vec![MacAddr([0, 0, 0x5e, 0, 1, last]), MacAddr([2; 6])];
         let rules = PortRules {
             allowed_macs: listed(1),
@@ -274,6 +282,8 @@ mod tests {
         assert_eq!(read(&clustered).rules(), Ok(clustered.rules.clone()));
         assert_eq!(read(&wishful).bridge(), Some("xenbr0"));
         assert_eq!(read(&wishful).max_queues_limit(), Ok(Some(3)));
+        let staging = [&plain, &wishful].map(|device| read(device).wants_staging());
+        assert_eq!(staging, [Ok(false), Ok(true)]);
         assert_eq!(read(&plain).bridge(), None);
         assert_eq!(read(&plain).max_queues_limit(), Ok(None));
         assert_eq!(read(&plain).text(TYPE), Some("vif"));

@@ -140,6 +140,14 @@ fn a_control_ring_is_offered_unless_a_key_says_otherwise() {
 }
 
 #[test]
+fn pages_stay_mapped_only_if_a_key_says_so() {
+    let wants = |text| keys(&[("ringway-staging", text)]).wants_staging();
+    assert_eq!((wants("0"), wants("1")), (Ok(false), Ok(true)));
+    assert!(wants("yes").is_err());
+    assert_eq!(keys(&[]).wants_staging(), Ok(false));
+}
+
+#[test]
 fn a_key_of_an_earlier_version_is_named() {
     assert_eq!(keys(&[("ringway-completion", "sent")]).obsolete(), Some("ringway-completion"));
     assert_eq!(keys(&[("online", "1")]).obsolete(), None);

@@ -65,6 +65,7 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("  because", &vif.offloads_because),
         ("version", &vif.version),
         ("restarts", &vif.restarts.to_string()),
+        ("staged pages", &vif.staged_pages.to_string()),
         ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),
         ("error", vif.error.as_deref().unwrap_or("-")),
         ("refusals", &vif.refusals.as_ref().map_or_else(|| "-".to_owned(), refusals)),
