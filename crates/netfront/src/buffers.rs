@@ -61,6 +61,11 @@ impl Buffers {
         self.0.grefs[number]
     }
 
+    /// The grants of all pages.
+    pub(crate) fn grefs(&self) -> impl Iterator<Item = GrantRef> + '_ {
+        self.0.grefs.iter().copied()
+    }
+
     /// Copies bytes into a page.
     pub(crate) fn fill(&self, number: u16, bytes: &[u8]) {
         self.0.pages.copy_from(usize::from(number) * PAGE_SIZE, bytes);

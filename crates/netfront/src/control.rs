@@ -1,7 +1,8 @@
-//! The control ring of a vif, by which a guest has its backend hash and steer as it wishes.
+//! The control ring of a vif, by which a guest has its backend hash and steer as it wishes, and
+//! keep pages mapped.
 //!
-//! The first of the vif's queues owns it. One message is in flight at a time, and its key or
-//! mapping is in a page of its own.
+//! The first of the vif's queues owns it. One message is in flight at a time, and its key, mapping
+//! or list is in a page of its own.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use ringway_xenbus::ControlConfig;
 use crate::ResponseFault;
 use crate::buffers::Buffers;
 use crate::setup::{HashSetup, HashWish, WishRefused};
+use crate::staging::{QueuePages, StagedCount, StagingSetup};
 
 /// How far the backend has got with a wish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,16 +59,22 @@ pub(crate) struct ControlRing<E> {
     event: E,
     /// The messages of the newest wish.
     setup: Option<HashSetup>,
-    /// The message without a response, and whether it is of an older wish.
-    outstanding: Option<(CtrlRequest, Age)>,
+    /// The messages that have pages mapped, which follow those of a wish.
+    staging: Option<StagingSetup>,
+    /// The message without a response, and what it is for.
+    outstanding: Option<(CtrlRequest, Purpose)>,
     last_id: u16,
     refusal: Refusal,
+    staged: StagedCount,
 }
 
+/// What a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Age {
-    Current,
-    Superseded,
+enum Purpose {
+    Wish,
+    /// A wish that another has replaced.
+    OlderWish,
+    Staging,
 }
 
 impl<E: EventChannel> ControlRing<E> {
@@ -76,7 +84,8 @@ impl<E: EventChannel> ControlRing<E> {
         backend: DomId,
         event: E,
     ) -> io::Result<ControlRing<E>> {
-        let runs = [(1, Access::ReadWrite), (1, Access::ReadOnly)];
+        // The backend may write statuses into a list of pages.
+        let runs = [(1, Access::ReadWrite), (1, Access::ReadWrite)];
         let [ring_page, message_page] = Buffers::grant_each(grants, backend, runs)?;
         Ok(ControlRing {
             ring: FrontRing::new(ring_page.page(0)),
@@ -84,9 +93,11 @@ impl<E: EventChannel> ControlRing<E> {
             message_page,
             event,
             setup: None,
+            staging: None,
             outstanding: None,
             last_id: 0,
             refusal: Refusal::default(),
+            staged: StagedCount::default(),
         })
     }
 
@@ -102,10 +113,20 @@ impl<E: EventChannel> ControlRing<E> {
     pub(crate) fn wish(&mut self, wish: HashWish) -> Result<(), QueueDown> {
         self.setup = Some(HashSetup::new(wish));
         self.refusal.set(None);
-        if let Some((_, age)) = &mut self.outstanding {
-            *age = Age::Superseded;
+        if let Some((_, purpose @ Purpose::Wish)) = &mut self.outstanding {
+            *purpose = Purpose::OlderWish;
         }
         self.advance()
+    }
+
+    /// Begins to have the backend keep these pages mapped, those of each queue in order.
+    pub(crate) fn stage(&mut self, queues: Vec<QueuePages>) -> Result<(), QueueDown> {
+        self.staging = Some(StagingSetup::new(queues, self.staged.clone()));
+        self.advance()
+    }
+
+    pub(crate) fn staged(&self) -> StagedCount {
+        self.staged.clone()
     }
 
     pub(crate) fn refusal(&self) -> Refusal {
@@ -113,7 +134,7 @@ impl<E: EventChannel> ControlRing<E> {
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        match (self.outstanding, self.refusal.get()) {
+        match (&self.setup, self.refusal.get()) {
             (Some(_), _) => Progress::Waiting,
             (None, Some(refused)) => Progress::Refused(refused),
             (None, None) => Progress::Done,
@@ -149,31 +170,49 @@ impl<E: EventChannel> ControlRing<E> {
         let [response] = response;
         //= netif.h:ctrl-response
         let asked = self.outstanding.take();
-        let Some((_, age)) =
+        let Some((_, purpose)) =
             asked.filter(|(request, _)| (request.id, request.kind) == (response.id, response.kind))
         else {
             return Err(QueueDown::peer(ResponseFault::NoMessage { id: response.id }));
         };
-        if let (Age::Current, Some(setup)) = (age, &mut self.setup) {
-            if let Err(refused) = setup.respond(response) {
-                self.setup = None;
-                self.refusal.set(Some(refused));
+        match purpose {
+            Purpose::Wish => {
+                let refused = self.setup.as_mut().and_then(|setup| setup.respond(response).err());
+                if let Some(refused) = refused {
+                    self.setup = None;
+                    self.refusal.set(Some(refused));
+                }
+            }
+            Purpose::OlderWish => {}
+            Purpose::Staging => {
+                let goes_on = self.staging.as_mut().is_some_and(|it| it.respond(response));
+                if !goes_on {
+                    self.staging = None;
+                }
             }
         }
         Ok(())
     }
 
     fn send_next(&mut self) -> Result<(), QueueDown> {
-        let (None, Some(setup)) = (self.outstanding, &self.setup) else { return Ok(()) };
-        let id = self.last_id.wrapping_add(1);
-        let Some((request, bytes)) = setup.next(id, self.message_page.gref(0)) else {
+        if self.outstanding.is_some() {
+            return Ok(());
+        }
+        let (id, page) = (self.last_id.wrapping_add(1), self.message_page.gref(0));
+        let of_wish = self.setup.as_ref().and_then(|setup| setup.next(id, page));
+        let purpose = if of_wish.is_some() { Purpose::Wish } else { Purpose::Staging };
+        if of_wish.is_none() {
             self.setup = None;
+        }
+        let next = of_wish.or_else(|| self.staging.as_mut()?.next(id, page));
+        let Some((request, bytes)) = next else {
+            self.staging = None;
             return Ok(());
         };
         // No message is in flight, so the backend reads nothing of the page now.
         self.message_page.fill(0, &bytes);
         self.last_id = id;
-        self.outstanding = Some((request, Age::Current));
+        self.outstanding = Some((request, purpose));
         self.ring.push_request(request);
         if self.ring.publish_requests() == Notify::None {
             return Ok(());

@@ -78,6 +78,7 @@ mod ingress;
 mod sending;
 mod setup;
 mod slabs;
+mod staging;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -99,6 +100,7 @@ pub use egress::GroupOrder;
 pub use fault::ResponseFault;
 pub use setup::{HashWish, WishRefused};
 pub use slabs::Slabs;
+pub use staging::{QueuePages, StagedCount};
 
 use buffers::Buffers;
 use control::ControlRing;
@@ -263,6 +265,34 @@ impl<G: GrantTable, E: EventChannel> VifQueue<G, E> {
     /// [`QueueDown`](ringway_datapath::QueueDown) when the queue can no longer be used.
     pub fn wish(&mut self, wish: HashWish) -> Result {
         self.control.as_mut().map_or(Ok(()), |control| control.wish(wish))
+    }
+
+    /// The pages of this queue that a backend may keep mapped, with the slabs that it
+    /// [sends from](VifQueue::send_from).
+    pub fn pages(&self) -> QueuePages {
+        let mut pages = QueuePages::default();
+        pages.add_readable(self.tx_buffers.grefs());
+        pages.add_writable(self.rx_buffers.grefs());
+        if let Some(sending) = &self.sending {
+            pages.add_readable(sending.grefs());
+        }
+        pages
+    }
+
+    /// Begins to have the backend keep the [pages](VifQueue::pages) of the vif's queues mapped, as
+    /// many as it will, so that it copies them without the hypervisor; without a control ring,
+    /// nothing happens. `queues` has those of each queue, in order. The backend must be connected,
+    /// and this is for once in a connection.
+    ///
+    /// # Errors
+    /// [`QueueDown`](ringway_datapath::QueueDown) when the queue can no longer be used.
+    pub fn stage(&mut self, queues: Vec<QueuePages>) -> Result {
+        self.control.as_mut().map_or(Ok(()), |control| control.stage(queues))
+    }
+
+    /// How many of these pages the backend keeps mapped; kept up to date where this queue runs.
+    pub fn staged(&self) -> StagedCount {
+        self.control.as_ref().map_or_else(StagedCount::default, ControlRing::staged)
     }
 
     /// Orders the frames of these multicast addresses, or no more of them: a vif gets only what it

@@ -35,6 +35,11 @@ impl Sending {
         self.slabs.slab_of(end).is_some()
     }
 
+    /// The grants of all pages of the slabs.
+    pub(crate) fn grefs(&self) -> impl Iterator<Item = GrantRef> + '_ {
+        (0..SLABS * SLAB_PAGES).map(|page| self.slabs.gref(page))
+    }
+
     /// Pages that the backend may still read.
     pub(crate) fn pages(&self) -> usize {
         self.pages

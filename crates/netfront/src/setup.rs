@@ -1,12 +1,12 @@
 //! The messages by which a frontend has its backend hash and steer as it wishes.
 
 use arrayvec::ArrayVec;
-use ringway_wire::GrantRef;
 use ringway_wire::netif::{
     CTRL_STATUS_SUCCESS, CTRL_TYPE_SET_HASH_ALGORITHM, CTRL_TYPE_SET_HASH_FLAGS,
     CTRL_TYPE_SET_HASH_KEY, CTRL_TYPE_SET_HASH_MAPPING, CTRL_TYPE_SET_HASH_MAPPING_SIZE,
     CtrlRequest, CtrlResponse, HASH_ALGORITHM_TOEPLITZ,
 };
+use ringway_wire::{GrantRef, PAGE_SIZE};
 
 use ringway_steering::toeplitz::{KEY_LEN_MAX, MAPPING_LEN_MAX};
 
@@ -85,7 +85,7 @@ impl HashSetup {
 }
 
 /// What a message needs of its page.
-pub(crate) type PageBytes = ArrayVec<u8, { MAPPING_LEN_MAX * size_of::<u32>() }>;
+pub(crate) type PageBytes = ArrayVec<u8, PAGE_SIZE>;
 
 const MESSAGES: [u16; 5] = [
     CTRL_TYPE_SET_HASH_ALGORITHM,

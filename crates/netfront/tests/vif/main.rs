@@ -15,4 +15,5 @@ mod multicast;
 #[path = "../../../netback/tests/vif/packet.rs"]
 mod packet;
 mod pair;
+mod staging;
 mod transmit;
