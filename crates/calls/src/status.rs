@@ -486,6 +486,9 @@ pub struct GuestVifStatus {
     pub must_copy: bool,
     /// The offloads that both sides use.
     pub offloads: Vec<String>,
+    /// The pages that the backend keeps mapped, because the guest has asked for it.
+    #[serde(default)]
+    pub staged_pages: usize,
     /// How the backend is to hash frames, if the guest has chosen that and the backend lets it.
     #[serde(default)]
     pub hash: Option<HashStatus>,

@@ -542,6 +542,7 @@ impl<'a> Source<'a> {
             section.max_queues.as_ref().map(Spanned::span),
             section.completion.as_ref().map(Spanned::span),
             section.max_unanswered.as_ref().map(Spanned::span),
+            section.staging.as_ref().map(Spanned::span),
             section.gro.as_ref().map(Spanned::span),
         ];
         let given = ONLY_OF_GUEST.into_iter().zip(given);

@@ -358,6 +358,9 @@ pub struct GuestVif {
     pub max_unanswered: Option<u16>,
     /// Work that the guest leaves to the backend.
     pub offloads: Offloads,
+    /// Whether the guest has its backend keep its pages mapped.
+    #[serde(default)]
+    pub staging: bool,
     /// Whether the guest takes data of a TCP connection that arrived together as one frame.
     pub gro: bool,
     /// Its limits. Its MTU is not among them.

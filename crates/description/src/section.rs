@@ -123,8 +123,8 @@ pub(crate) struct GuestSection {
 pub(crate) const ONLY_OF_VHOST: [&str; 8] =
     ["name", "socket", "mode", "features", "max-memory", "iface-id", "vm-uuid", "bind"];
 /// Keys of [`VifSection`] that only `[[guest.vif]]` has.
-pub(crate) const ONLY_OF_GUEST: [&str; 6] =
-    ["addresses", "gateway", "max-queues", "completion", "max-unanswered", "gro"];
+pub(crate) const ONLY_OF_GUEST: [&str; 7] =
+    ["addresses", "gateway", "max-queues", "completion", "max-unanswered", "staging", "gro"];
 
 /// A vif of a guest, or of a virtual machine behind a socket: they share most keys.
 #[derive(Deserialize)]
@@ -153,6 +153,7 @@ pub(crate) struct VifSection {
     pub(crate) sg: Option<bool>,
     pub(crate) csum: Option<bool>,
     pub(crate) gso: Option<bool>,
+    pub(crate) staging: Option<Spanned<bool>>,
     pub(crate) gro: Option<Spanned<bool>>,
     pub(crate) locking_mode: Option<Locking>,
     pub(crate) allowed_ips: Option<Spanned<Vec<Network>>>,

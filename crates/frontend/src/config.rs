@@ -40,6 +40,8 @@ pub struct Interface {
     pub hash: Option<HashWish>,
     /// Work that the backend may leave to the guest.
     pub offloads: OffloadCaps,
+    /// Whether its backend is to keep its pages mapped, if it can.
+    pub staging: bool,
     /// Whether data of a TCP connection that arrived together may be handed to the kernel as one
     /// frame, where it ends there.
     pub gro: bool,
@@ -55,6 +57,7 @@ impl Default for Interface {
             max_unanswered: None,
             hash: None,
             offloads: OffloadCaps::ALL,
+            staging: false,
             gro: true,
         }
     }

@@ -12,8 +12,7 @@ use ringway_datapath::{OffloadCaps, QueueCounters};
 use ringway_hypervisor::{Hypervisor, QueueEvents};
 use ringway_net::ethtool::Ethtool;
 use ringway_net::{LinkSetting, Netlink};
-use ringway_netfront::{HashWish, Refusal, Slabs, VifQueue};
-use ringway_steering::toeplitz::{HASH_TYPES_KNOWN, KEY_LEN_MAX, MAPPING_LEN_MAX};
+use ringway_netfront::{Refusal, Slabs, StagedCount, VifQueue};
 use ringway_switch::PortId;
 use ringway_tap::{Tap, VifOrTap};
 use ringway_vif_shell::{
@@ -28,6 +27,10 @@ use crate::Interface;
 use crate::parts::{AnyQueue, Machinery, Parts};
 use crate::reserve::Reserve;
 use crate::wired::{self, Ports};
+
+mod wish;
+
+use wish::{absent_queue, wish};
 
 /// How long a backend may take to close when the guest terminates.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -65,10 +68,12 @@ struct NicLink<H: Hypervisor> {
     slabs: Option<Slabs>,
     counters: Vec<Arc<QueueCounters>>,
     caps: OffloadCaps,
-    /// Whether this connection has a control ring.
-    has_control: bool,
+    /// Whether the hash that was set is for this connection.
+    may_wish: bool,
     /// Whether the backend has refused the hash that was set.
     refusal: Refusal,
+    /// The pages that the backend keeps mapped.
+    staged: StagedCount,
     /// The number of queues that was last reported as too small.
     short: Option<usize>,
     /// Why a worker gave up a queue, until that is handled.
@@ -110,8 +115,9 @@ impl<H: Hypervisor> Nic<H> {
             slabs: None,
             counters: Vec::new(),
             caps: OffloadCaps::NONE,
-            has_control: false,
+            may_wish: false,
             refusal: Refusal::default(),
+            staged: StagedCount::default(),
             short: None,
             fault: None,
             log: LogAllowance::new(Instant::now()),
@@ -255,34 +261,15 @@ impl<H: Hypervisor> Nic<H> {
                 .interface
                 .hash
                 .as_ref()
-                .filter(|_| link.has_control && refused.is_none())
+                .filter(|_| link.may_wish && refused.is_none())
                 .map(|wish| HashStatus::new(wish.types, &wish.key, &wish.mapping)),
+            staged_pages: link.staged.get(),
             error: self.end.error().map(str::to_owned).or(error).or_else(|| {
                 refused.map(|refused| format!("{refused}, so the hash that was set does not apply"))
             }),
             queues: (0..).zip(&link.counters).map(queue).collect(),
         })
     }
-}
-
-/// A wish for a hash over all that can be hashed, of a vif with so many queues, or with none now.
-fn wish(key: &[u8], mapping: &[u16], queues: usize) -> Result<HashWish, String> {
-    if let Some(queue) = absent_queue(mapping, queues).filter(|_| queues > 0) {
-        return Err(format!("the mapping has queue {queue}, expected less than {queues}"));
-    }
-    let too_long = |what, len, max| format!("{what} has {len} entries, expected at most {max}");
-    Ok(HashWish {
-        key: key.try_into().map_err(|_| too_long("the key", key.len(), KEY_LEN_MAX))?,
-        types: HASH_TYPES_KNOWN,
-        mapping: mapping
-            .try_into()
-            .map_err(|_| too_long("the mapping", mapping.len(), MAPPING_LEN_MAX))?,
-    })
-}
-
-/// A queue of the mapping that a vif with so many queues does not have.
-fn absent_queue(mapping: &[u16], queues: usize) -> Option<u16> {
-    mapping.iter().copied().find(|queue| usize::from(*queue) >= queues)
 }
 
 impl<H: Hypervisor> NicLink<H> {
@@ -381,13 +368,14 @@ impl<H: Hypervisor> NicLink<H> {
             }
         }
         let queues: Vec<QueueConfig> = self.idle.iter().map(VifQueue::config).collect();
-        let wants_control = wanted.control_ring && self.may_wish();
+        let may_wish = wanted.control_ring && self.may_wish();
+        let wants_control = may_wish || wanted.control_ring && self.interface.staging;
         let first = self.idle.first_mut().filter(|_| wants_control);
         let backend = self.vif.backend;
         let control = first
             .map(|queue| queue.add_control(backend, hypervisor.alloc_unbound(backend)?))
             .transpose()?;
-        self.has_control = control.is_some();
+        self.may_wish = may_wish && control.is_some();
         reserve.remove(self.vif.handle);
         // The kernel does not tell which groups its device listens to.
         Ok(Allocated { queues, control, multicast_control: false })
@@ -420,6 +408,19 @@ impl<H: Hypervisor> NicLink<H> {
             self.idle.iter_mut().for_each(|queue| queue.send_from(&slabs));
             self.slabs = Some(slabs);
         }
+    }
+
+    /// Says over the control ring how the vif's queues are to be served: before they have frames.
+    fn send_messages(&mut self) -> ringway_datapath::Result {
+        let NicLink { idle, interface, may_wish, refusal, staged, .. } = self;
+        let pages = interface.staging.then(|| idle.iter().map(VifQueue::pages).collect());
+        let Some(first) = idle.first_mut() else { return Ok(()) };
+        if let Some(wish) = interface.hash.as_ref().filter(|_| *may_wish) {
+            *refusal = first.refusal();
+            first.wish(wish.clone())?;
+        }
+        *staged = first.staged();
+        pages.map_or(Ok(()), |pages| first.stage(pages))
     }
 
     fn make_queue(&mut self, hypervisor: &H, wanted: Allocation) -> io::Result<Queue<H>> {
@@ -503,6 +504,7 @@ impl<H: Hypervisor> NicLink<H> {
             }
         }
         self.counters.clear();
+        self.staged = StagedCount::default();
         self.caps = OffloadCaps::NONE;
         released
     }
@@ -567,10 +569,7 @@ impl<H: Hypervisor> NicProcess<'_, H> {
     fn join(&mut self) -> io::Result<()> {
         let NicProcess { link, machinery } = self;
         link.make_slabs(&machinery.hypervisor, &machinery.reserve);
-        if let (Some(queue), Some(wish)) = (link.idle.first_mut(), &link.interface.hash) {
-            link.refusal = queue.refusal();
-            queue.wish(wish.clone()).map_err(io::Error::other)?;
-        }
+        link.send_messages().map_err(io::Error::other)?;
         let Some(tap) = &link.tap else { return Ok(()) };
         let ports = Ports { tap: link.tap_port, vif: link.vif_port };
         let queues = link.idle.drain(..).zip(link.counters.iter().cloned());

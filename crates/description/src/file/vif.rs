@@ -41,6 +41,7 @@ impl Source<'_> {
             max_queues: section.max_queues.as_ref().and_then(|it| it.get_ref().get()),
             max_unanswered: section.max_unanswered.as_ref().and_then(|it| it.get_ref().get()),
             offloads: offloads(section.sg, section.csum, section.gso),
+            staging: section.staging.as_ref().is_some_and(|it| *it.get_ref()),
             gro: section.gro.as_ref().is_none_or(|it| *it.get_ref()),
             limits: section.limits,
             locking_mode: section.locking_mode,

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
-use ringway_netfront::QUEUE_RUNS;
+use ringway_netfront::{HashWish, QUEUE_RUNS};
 use ringway_wire::DomId;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};

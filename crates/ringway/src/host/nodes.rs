@@ -47,7 +47,7 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         mtu: described.mtu.unwrap_or(MTU_DEFAULT),
         bridge: described.bridge.as_ref().map(ToString::to_string),
         max_queues: described.max_queues,
-        staging: false,
+        staging: described.staging,
         rules: described.rules(),
     };
     device::make(tx, &made)?;

@@ -72,6 +72,9 @@ struct Here {
     /// The maximum number of queues to request [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     queues: Option<u16>,
+    /// Have a backend that can do it keep the pages of all vifs mapped (staging grants)
+    #[arg(long)]
+    staging: bool,
     /// Prefix of the devices' names, before the handle
     #[arg(long, value_name = "NAME", default_value = "eth")]
     prefix: String,
@@ -376,7 +379,7 @@ fn run_frontend(args: &Here) -> Result<()> {
         workers: host.guest_workers()?,
         device_prefix: args.prefix.clone(),
         interfaces: BTreeMap::new(),
-        others: Interface { queues: args.queues, ..Interface::default() },
+        others: Interface { queues: args.queues, staging: args.staging, ..Interface::default() },
     };
     // No thread has been started, and this opens the last things that need more privileges.
     let sockets = Sockets::open(&RunDir::new(&dir).guest(&domain.name.0))?;
@@ -397,6 +400,7 @@ fn interfaces(guest: &Description) -> BTreeMap<u32, Interface> {
         max_unanswered: vif.max_unanswered,
         hash: None,
         offloads: vif.offloads.caps(),
+        staging: vif.staging,
         gro: vif.gro,
     };
     (0..).zip(guest.vifs.iter().map(interface)).collect()

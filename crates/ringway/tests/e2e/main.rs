@@ -33,6 +33,7 @@ mod segment;
 mod service;
 mod services;
 mod shared_sockets;
+mod staging;
 mod store;
 mod toolstack;
 mod toolstacks;
