@@ -9,7 +9,7 @@ use ringway_xenbus::{Keys, Vif, XenbusState};
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Lost, Watched, or_refusal};
 
 use crate::flaw::{Flaw, Rule};
-use crate::guest::XenQueue;
+use crate::guest::{Nic, XenQueue};
 use crate::plane::DataPlane;
 use crate::scenario::HOST;
 use crate::traffic::announcement;
@@ -162,6 +162,13 @@ impl FrontendProcess for Process<'_> {
         if let (Some(nic), Some(wish)) = (guest.nics.first_mut(), guest.wish.clone()) {
             let wished = nic.xen().map_or(Ok(()), |queue| queue.wish(wish));
             wished.map_err(|down| down.to_string())?;
+        }
+        if guest.may_stage() {
+            let pages = guest.nics.iter_mut().filter_map(Nic::xen).map(|queue| queue.pages());
+            let pages = pages.collect();
+            let first = guest.nics.first_mut().and_then(Nic::xen);
+            let staged = first.map_or(Ok(()), |queue| queue.stage(pages));
+            staged.map_err(|down| down.to_string())?;
         }
         for nic in &mut guest.nics {
             nic.is_awake = true;

@@ -195,6 +195,11 @@ impl Guest {
         Ok(Allocated { queues, control, multicast_control })
     }
 
+    /// Whether it has its backend keep its pages mapped: some of those with a control ring do.
+    pub(crate) fn may_stage(&self) -> bool {
+        self.wish.as_ref().is_some_and(|wish| wish.types % 4 == 1)
+    }
+
     /// Puts the end of a long frame into pages, as a device does.
     pub(crate) fn stow(&mut self, frame: &mut Frame) {
         let end = frame.len().saturating_sub(MIDDLE_LEN);

@@ -105,6 +105,8 @@ marks! {
     QueuesOffered => "queues offered by a call",
     /// A guest's frames are hashed as it wishes.
     Hashed => "wish carried out over a control ring",
+    /// Pages of a guest stayed mapped at rest.
+    Staged => "pages mapped for good",
     /// The backend knows what a guest has ordered of multicast frames.
     Ordered => "multicast frames ordered",
     /// A guest asked for other headroom.

@@ -165,7 +165,7 @@ pub(crate) fn is_of(change: &KeyChange, key: &str) -> bool {
 }
 
 fn described(vif: Vif, mac: MacAddr, bridge: Option<String>) -> Device {
-    Device { mtu: MTU, bridge, ..Device::new(vif, mac) }
+    Device { mtu: MTU, bridge, staging: true, ..Device::new(vif, mac) }
 }
 
 fn list(store: &mut Client<LocalTransport>, dir: &str) -> Vec<String> {

@@ -31,6 +31,9 @@ impl World {
                 format!("guest {guest} has set {expected:?}, and the backend has {set:?}")
             })?;
             self.plane.marks.hit(Mark::Hashed);
+            if served.state.staged_pages() > 0 {
+                self.plane.marks.hit(Mark::Staged);
+            }
         }
         Ok(())
     }

@@ -51,13 +51,16 @@ impl Rings {
 
     /// The pages of messages without a response.
     fn messages(&self) -> impl Iterator<Item = u32> + '_ {
-        let of_control = |ring| requests(ring, (CTRL_RING_SLOTS, CTRL_SLOT_LEN, MESSAGE_PAGE));
-        self.control.iter().flat_map(of_control)
+        let named = |ring, at| requests(ring, (CTRL_RING_SLOTS, CTRL_SLOT_LEN, at));
+        self.control
+            .iter()
+            .flat_map(move |ring| MESSAGE_PAGES.map(|at| named(ring, at)).into_iter().flatten())
     }
 }
 
-/// Where a message names its page: after its id and its type.
-const MESSAGE_PAGE: usize = 4;
+/// Where a message names its page: after its id and its type, and the number of a queue if it has
+/// one.
+const MESSAGE_PAGES: [usize; 2] = [4, 8];
 
 /// What was read from pages that guests have lent.
 #[derive(Debug, Clone, Copy, Default)]
