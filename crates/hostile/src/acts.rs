@@ -8,5 +8,6 @@ pub(crate) mod handshake;
 pub(crate) mod offloads;
 pub(crate) mod rings;
 pub(crate) mod shares;
+pub(crate) mod staging;
 pub(crate) mod traffic;
 pub(crate) mod xenstore;

@@ -2,7 +2,7 @@
 
 mod shared;
 
-use crate::acts::{chains, control, grants, handshake, offloads, rings, xenstore};
+use crate::acts::{chains, control, grants, handshake, offloads, rings, staging, xenstore};
 use crate::scenario::{Scenario, rows};
 
 /// All of them, in the order in which they run.
@@ -108,6 +108,15 @@ const OF_VIFS: &[Scenario] = rows! {
         "XSA-270; netif.h: XEN_NETIF_CTRL_TYPE_SET_HASH_MAPPING";
     "control-flood", control::flood, .serves().with_share():
         "sends control messages as fast as it can, each of which changes something",
+        "legal";
+    "staging-lists-odd", staging::lists_odd, .serves():
+        "has the backend map pages that are absent, read-only or there twice, and lists too long",
+        "XSA-361; netif.h: struct xen_netif_gref";
+    "staging-racing-writes", staging::racing_writes, .serves():
+        "changes lists and frames in pages that the backend maps, unmaps and copies from",
+        "XSA-155; netif.h: XEN_NETIF_CTRL_TYPE_ADD_GREF_MAPPING";
+    "staging-flood", staging::flood, .serves().with_share():
+        "has 512 pages mapped and unmapped as fast as it can",
         "legal";
     // Offloads.
     "gso-invalid", offloads::gso_invalid, .closes():

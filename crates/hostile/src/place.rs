@@ -129,5 +129,5 @@ impl Toolstack {
 pub fn describe(vif: Vif, bridge: Option<&str>) -> Device {
     let [high, low] = vif.frontend.0.to_be_bytes();
     let mac = MacAddr([0x00, 0x16, 0x3e, 0x66, high, low]);
-    Device { bridge: bridge.map(str::to_owned), ..Device::new(vif, mac) }
+    Device { bridge: bridge.map(str::to_owned), staging: true, ..Device::new(vif, mac) }
 }

@@ -101,7 +101,7 @@ fn good_messages(control: &ControlRing) -> Vec<Message> {
 /// Messages that no backend may carry out; each of the other pages has a queue that does not exist.
 fn odd_messages(control: &ControlRing) -> Vec<Message> {
     let page = control.gref(0);
-    let unknown = [0, 8, 255, 263, u16::MAX].map(|kind| (kind, [1; 3]));
+    let unknown = [0, 11, 255, 263, u16::MAX].map(|kind| (kind, [1; 3]));
     let with_value = [
         (CTRL_TYPE_SET_HASH_ALGORITHM, [2, 257, u32::MAX]),
         (CTRL_TYPE_SET_HASH_FLAGS, [16, 1 << 31, u32::MAX]),

@@ -201,8 +201,9 @@ impl FrontendProcess for Card {
         (self.is_up, self.connections) = (true, self.connections + 1);
         let wish =
             HashWish { key: [7; 40].into(), types: 15, mapping: [0, 1].into_iter().collect() };
-        let first = self.queues.first_mut();
-        first.map_or(Ok(()), |queue| queue.wish(wish)).map_err(|down| down.to_string())
+        let pages = self.queues.iter().map(VifQueue::pages).collect();
+        let Some(first) = self.queues.first_mut() else { return Ok(()) };
+        first.wish(wish).and_then(|()| first.stage(pages)).map_err(|down| down.to_string())
     }
 
     fn carrier_down(&mut self) {

@@ -1,4 +1,5 @@
-//! Lies over the control ring: responses to messages about the hash.
+//! Lies over the control ring: responses to messages about the hash, and about pages that the
+//! backend maps.
 
 use anyhow::Result;
 use ringway_wire::netif::{CTRL_STATUS_SUCCESS, CtrlRequest, CtrlResponse};
@@ -27,6 +28,10 @@ fn respond(
     }
     Ok(true)
 }
+
+/// What our frontend asks with two queues: five messages about the hash, and two about the pages of
+/// each queue.
+const MESSAGES: u32 = 9;
 
 fn success(CtrlRequest { id, kind, .. }: CtrlRequest) -> CtrlResponse {
     CtrlResponse { id, kind, status: CTRL_STATUS_SUCCESS, data: 0 }
@@ -81,7 +86,8 @@ pub(crate) fn statuses_odd(liar: &mut Liar<'_>) -> Result<()> {
 }
 
 pub(crate) fn data_absurd(liar: &mut Liar<'_>) -> Result<()> {
-    if respond(liar, 5, |request| vec![CtrlResponse { data: u32::MAX, ..success(request) }])? {
+    if respond(liar, MESSAGES, |request| vec![CtrlResponse { data: u32::MAX, ..success(request) }])?
+    {
         liar.settle()?;
     }
     Ok(())
