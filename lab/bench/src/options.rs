@@ -23,7 +23,8 @@ Sections [default: all]:
     tcp              throughput between two namespaces, beside veth+bridge and two relays:
                      `tap relay`, a system call per frame, and
                      `relay (3 threads)`, with a copy between buffers of two guests.
-                     `ringway (1 CPU)` has its guests' threads and workers on one CPU
+                     `ringway (1 CPU)` has its guests' threads and workers on one CPU,
+                     `ringway (staging)` keeps its guests' pages mapped
     latency          round trips between two namespaces, beside the same
     isolate          the cost of one process per tenant
     icount           instructions per frame

@@ -44,10 +44,12 @@ pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report)
     let pair = |subject| Blueprint { settings: settings(), ..Blueprint::pair(subject) };
     match Ringway::find(options.ringway.as_deref()) {
         Ok(Ringway(program)) => {
-            paths.extend([Layout::Free, Layout::OneCpu].map(|layout| {
+            let kinds = [(Layout::Free, false), (Layout::Free, true), (Layout::OneCpu, false)];
+            paths.extend(kinds.map(|(layout, staging)| {
                 Path(Blueprint {
                     program: Some(program.clone()),
                     queues: ringway_queues(),
+                    staging,
                     layout,
                     ..pair(Subject::Ringway)
                 })
@@ -76,6 +78,7 @@ impl Path {
     /// Its name in tables.
     pub(crate) fn name(&self) -> &'static str {
         match self.0.subject {
+            Subject::Ringway if self.0.staging => "ringway (staging)",
             Subject::Ringway => match self.0.layout {
                 Layout::OneCpu => "ringway (1 CPU)",
                 Layout::Free | Layout::Paired | Layout::Spread | Layout::GuestOneCpu => "ringway",

@@ -43,6 +43,8 @@ pub struct Blueprint {
     pub queues: u16,
     /// Limit of a sender's unanswered pages, if it waits for responses.
     pub unanswered: Option<u16>,
+    /// Whether guests have their backend keep their pages mapped.
+    pub staging: bool,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
     /// How the backend places queues on them.
@@ -111,6 +113,7 @@ impl Blueprint {
             encapsulation: Encapsulation::None,
             queues: 1,
             unanswered: None,
+            staging: false,
             workers: None,
             policy: Policy::Balanced,
             layout: Layout::Free,
@@ -230,8 +233,9 @@ impl Blueprint {
             text += &format!(
                 "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\n\
                  addresses = [\"{address}/{PREFIX_LEN}\"]\nqueues = {queues}\nmtu = {mtu}\n\
-                 {bridge}{}",
-                self.limit_of_unanswered()
+                 {bridge}{}{}",
+                self.limit_of_unanswered(),
+                if self.staging { "staging = true\n" } else { "" }
             );
         }
         text
