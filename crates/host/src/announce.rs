@@ -19,10 +19,10 @@ const LEARNED_MAX: usize = 8;
 
 impl<W: World> VifState<W> {
     /// Its guest has arrived, and will be [announced](Self::announce) if it may be.
-    pub(crate) fn arrive(&mut self, shared: &Shared, now: Instant) {
+    pub(crate) fn arrive(&mut self, shared: &Shared) {
         self.arrival.end();
         let mode = self.rules.mode(shared.config.locking);
-        if self.is_mute(mode) || !self.arrival.take_turn(now) {
+        if self.is_mute(mode) {
             return;
         }
         let learned_max = if mode == Some(LockingMode::Locked) { 0 } else { LEARNED_MAX };

@@ -32,10 +32,14 @@ const ROUNDS: [(u64, Extent); 8] = [
     (690, Extent::All),
     (2000, Extent::All),
 ];
-/// Arrivals of a vif that are announced in a burst, and the interval after that: a guest that
-/// returns again and again must not flood the network.
+/// Arrivals of a vif that are announced in a burst. A guest that returns again and again must not
+/// flood the network, nor stay cut off from it.
 const ARRIVALS_BURST: u32 = 4;
-const ARRIVAL_INTERVAL: Duration = Duration::from_secs(10);
+/// The time for the first round of one more: the least that RFC 4861 (7.2.6) has between two such
+/// messages. An arrival that comes sooner is announced when it has passed.
+const ARRIVAL_INTERVAL: Duration = Duration::from_secs(1);
+/// The time for all other rounds of one more. An arrival that comes sooner has none of these.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a round announces.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +59,9 @@ pub(crate) struct Arrival {
     round: usize,
     /// When it is due, once the vif is on its network.
     next: Option<Instant>,
-    rate_limit: RateLimit,
+    /// How many arrivals may have a first round, and how many the others.
+    first: RateLimit,
+    repeats: RateLimit,
 }
 
 impl Arrival {
@@ -65,13 +71,9 @@ impl Arrival {
             announcement: Arc::default(),
             round: ROUNDS.len(),
             next: None,
-            rate_limit: RateLimit::new(ARRIVALS_BURST, ARRIVAL_INTERVAL, now),
+            first: RateLimit::new(ARRIVALS_BURST, ARRIVAL_INTERVAL, now),
+            repeats: RateLimit::new(ARRIVALS_BURST, REPEAT_INTERVAL, now),
         }
-    }
-
-    /// A guest has arrived. Whether it may be announced, considering those before.
-    pub(crate) fn take_turn(&mut self, now: Instant) -> bool {
-        self.rate_limit.take(now).is_ok()
     }
 
     /// This is announced from now on.
@@ -105,11 +107,24 @@ impl Arrival {
         self.next = None;
     }
 
-    /// Makes a round if it is due. Returns whether there is something to send. `own` is what it
-    /// announces of the guest if that is its Ethernet address alone.
+    /// Makes a round if it is due, and the arrivals before have left one. Returns whether there is
+    /// something to send. `own` is what it announces of the guest if that is its Ethernet address
+    /// alone.
     pub(crate) fn make_round(&mut self, now: Instant, own: Option<MacAddr>) -> bool {
         let Some((_, extent)) = ROUNDS.get(self.round) else { return false };
         if *self.next.get_or_insert(now) > now {
+            return false;
+        }
+        let allowed = match self.round {
+            0 => self.first.take(now),
+            1 => self.repeats.take(now),
+            _ => Ok(()),
+        };
+        if let Err(later) = allowed {
+            match self.round {
+                0 => self.next = Some(later),
+                _ => (self.round, self.next) = (ROUNDS.len(), None),
+            }
             return false;
         }
         self.round += 1;

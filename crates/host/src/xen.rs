@@ -377,7 +377,7 @@ impl<W: World> BackendProcess for XenActions<'_, '_, W> {
         // Also if that failed: the next attempt does not find these responses again.
         self.state.log_interruption(interrupted, self.hosting.now);
         if attachment == Attachment::Fresh && connected.is_ok() {
-            self.state.arrive(self.hosting.shared, self.hosting.now);
+            self.state.arrive(self.hosting.shared);
         }
         connected.map_err(|error| match is_shortage(&error) {
             true => NotAttached::NoResources(format!("{error}; retrying until there is enough")),

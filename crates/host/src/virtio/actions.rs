@@ -124,7 +124,7 @@ impl<W: World> VirtioActions<'_, '_, W> {
         };
         tracing::debug!(vif = self.state.name, queues, "connected");
         if std::mem::take(&mut self.guest.is_new) {
-            self.state.arrive(self.hosting.shared, self.hosting.now);
+            self.state.arrive(self.hosting.shared);
         }
         self.state.announce_by_new_queues(self.hosting);
         self.state.announce(self.hosting);

@@ -145,6 +145,42 @@ fn a_guest_that_arrives_again_and_again_is_announced_now_and_then() {
 }
 
 #[test]
+fn a_guest_that_moves_every_other_second_is_announced_each_time_and_repeated_now_and_then() {
+    let mut machine = with(locked());
+    let own = frames(&["10.0.0.5", "fd77::5"]);
+    let mut repeated = 0;
+    for process in 1..=40 {
+        connect(&mut machine, process);
+        assert_eq!(announced(&mut machine), own, "as it comes for the {process}th time");
+        for _ in 0..2 {
+            machine.turn_after(Duration::from_secs(1));
+            repeated += usize::from(!announced(&mut machine).is_empty());
+        }
+        machine.front_end(&[Act::Leave]);
+    }
+    // Four at once, and one each 10 s of 80.
+    assert_eq!(repeated, 2 * (4 + 7));
+}
+
+#[test]
+fn a_guest_that_moves_more_often_than_may_be_announced_waits_no_longer_than_a_second() {
+    let mut machine = with(locked());
+    for process in 1..=4 {
+        connect(&mut machine, process);
+        machine.front_end(&[Act::Leave]);
+    }
+    announced(&mut machine);
+    connect(&mut machine, 5);
+    assert_eq!(announced(&mut machine), NOTHING);
+    let due = machine.host.due().expect("it waits");
+    assert_eq!(due, machine.now + Duration::from_secs(1));
+    machine.turn_after(Duration::from_millis(999));
+    assert_eq!((announced(&mut machine), machine.host.due()), (NOTHING.to_vec(), Some(due)));
+    machine.turn_after(Duration::from_millis(1));
+    assert_eq!(announced(&mut machine), frames(&["10.0.0.5", "fd77::5"]));
+}
+
+#[test]
 fn a_guest_on_open_vswitch_is_announced_once_it_has_its_port() {
     let mut machine = machine();
     machine.kernel.add_ovs_bridge("br-int").expect("a bridge");
