@@ -18,6 +18,9 @@ const VERSION: u64 = 1;
 /// Bytes of the note: several hundred for each of a thousand devices.
 const LEN_MAX: u64 = 1 << 20; // not a limit: our own note
 
+/// The index of no link: without notes it is not known on which bridge a device was put.
+pub(super) const NO_INDEX: u32 = 0;
+
 /// What was applied to one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Applied {
@@ -106,6 +109,13 @@ impl AppliedNotes {
 }
 
 impl Applied {
+    /// The configured bridge, if that was the one with this index, whatever its name is by now, or
+    /// if it is not known which it was.
+    pub(super) fn configured(&self, index: u32) -> Option<&str> {
+        let (name, put_on) = self.bridge.as_ref()?;
+        [index, NO_INDEX].contains(put_on).then_some(name.as_str())
+    }
+
     fn value(&self) -> Value {
         let bridge = |it: &Option<(String, u32)>| it.as_ref().map(|it| json!([it.0, it.1]));
         let addresses: Vec<Value> =

@@ -5,7 +5,7 @@ use std::io;
 use ringway_datapath::OffloadCaps;
 use ringway_ovs::OvsBridge;
 
-use super::applied::Applied;
+use super::applied::{Applied, NO_INDEX};
 use super::keeper::Keeper;
 use super::kernel::{Kernel, Link, LinkKind, LinkSetting, Tap};
 use super::purpose::Purpose;
@@ -52,9 +52,6 @@ enum Update {
     /// It is put on the bridge with this index, with this MTU.
     Join(u32, u32),
 }
-
-/// The index of no link.
-const NO_INDEX: u32 = 0;
 
 impl Bridged {
     pub(super) fn open<K: Kernel>(

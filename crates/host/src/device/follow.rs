@@ -142,8 +142,9 @@ impl<K: Kernel> HostDevice<K> {
         };
         self.join(name, bridge, &mut keeper.net, port)?;
         let change = |applied: &mut Applied| {
-            let put_on = applied.bridge.as_mut().filter(|(_, index)| *index == home.1);
-            put_on.into_iter().for_each(|(_, index)| *index = bridge.index);
+            if let Some(name) = applied.configured(home.1) {
+                applied.bridge = Some((name.to_owned(), bridge.index));
+            }
         };
         keeper.applied.update(&self.purpose, change, notes);
         tracing::info!(name, bridge = bridge.name, "is put on its bridge again");
@@ -151,7 +152,7 @@ impl<K: Kernel> HostDevice<K> {
     }
 
     /// The bridge that it belongs on: the one that it was on, one of its last name, or, if it was
-    /// put on that, one of the configured name, which may have been another.
+    /// put on that or its notes were lost, one of the configured name, which may have been another.
     fn bridge_for<'a>(
         &self,
         home: &BridgeId,
@@ -159,12 +160,8 @@ impl<K: Kernel> HostDevice<K> {
         keeper: &Keeper<K>,
     ) -> Option<&'a Link> {
         let applied = keeper.applied.of(&self.purpose);
-        let put_on = applied.and_then(|applied| applied.bridge.as_ref());
-        let configured = put_on.filter(|(_, index)| *index == home.1);
-        now.bridge(home).or_else(|| {
-            let bridge = now.named(&configured?.0);
-            bridge.filter(|link| is_bridge(link))
-        })
+        let configured = applied.and_then(|applied| applied.configured(home.1));
+        now.bridge(home).or_else(|| now.named(configured?).filter(|link| is_bridge(link)))
     }
 
     fn join(

@@ -302,3 +302,25 @@ fn a_device_returns_to_a_bridge_of_its_last_or_of_its_configured_name() {
     place.follow(&mut device);
     assert_eq!((place.master("web0").as_deref(), &device.fault), (Some("br0"), &None));
 }
+
+#[test]
+fn a_device_whose_notes_were_lost_returns_to_a_bridge_of_its_configured_name() {
+    let mut place = Place::with(&["br0"]);
+    let net = place.net.clone();
+    drop(place.made(&bridged("vm1", "br0", None)).expect("made"));
+    net.rename("br0", "lan0").expect("the name is free");
+    place.notes = KeptNotes::default();
+    let mut device = place.made(&bridged("vm1", "br0", None)).expect("taken over");
+    assert_eq!(place.master("vm1").as_deref(), Some("lan0"), "it is as it was");
+    for renamed in ["lan0", "lan1"] {
+        // It has that name already the first time.
+        let _ = net.rename("br0", renamed);
+        place.follow(&mut device);
+        net.remove(renamed).expect("it exists");
+        place.follow(&mut device);
+        assert!(device.fault.as_deref().is_some_and(|fault| fault.contains(renamed)));
+        net.add_bridge("br0").expect("a bridge");
+        place.follow(&mut device);
+        assert_eq!((place.master("vm1").as_deref(), &device.fault), (Some("br0"), &None));
+    }
+}
