@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ringway_ovs::{Datapath, OvsBridge};
 
-/// What is known of all bridges on which vifs are or were.
+/// What is known of all bridges on which vifs are, or have just been.
 #[derive(Debug, Default)]
 pub struct Datapaths {
     known: BTreeMap<String, Datapath>,
@@ -52,6 +52,12 @@ impl Datapaths {
                 None
             }
         }
+    }
+
+    /// Forgets bridges on which no vif is any more.
+    pub(crate) fn keep(&mut self, is_used: impl Fn(&str) -> bool) {
+        self.known.retain(|bridge, _| is_used(bridge));
+        self.unasked.retain(|bridge, _| is_used(bridge));
     }
 
     /// The process with the last question may have been killed before it replied.

@@ -357,6 +357,7 @@ impl<W: World> Host<W> {
     /// Does what is due from time to time.
     pub fn housekeep(&mut self, now: Instant, parts: &mut Parts<'_, W>) {
         self.shared.switch.expire(self.shared.ticks(now));
+        self.forget_datapaths();
         let (_, mut hosting) = parts.split(&mut self.shared, now);
         let xen = self.vifs.values_mut().map(|it| &mut it.state);
         for state in xen.chain(self.virtio.iter_mut().map(|it| &mut it.state)) {

@@ -1,5 +1,6 @@
 //! Vifs on bridges of Open vSwitch: what follows when the process that asks it has a reply.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ringway_ovs::{Datapath, Ids};
@@ -57,6 +58,15 @@ impl<W: World> Host<W> {
             xen.offer_offloads(shared, parts, now)?;
         }
         Ok(())
+    }
+
+    /// Forgets the datapaths of bridges on which no vif is any more. A vif that is made again at
+    /// once finds what was known.
+    pub(crate) fn forget_datapaths(&mut self) {
+        let Host { shared, vifs, virtio, .. } = self;
+        let states = vifs.values().map(|it| &it.state).chain(virtio.iter().map(|it| &it.state));
+        let used: BTreeSet<&str> = states.filter_map(|it| Some(it.ovs()?.name.as_str())).collect();
+        shared.datapaths.keep(|bridge| used.contains(bridge));
     }
 
     /// Removes the port of a vif that is not served any more, or not by such a port. That of a vif

@@ -105,6 +105,28 @@ fn a_vif_has_the_offloads_that_the_datapath_of_its_bridge_takes_as_soon_as_that_
     assert_eq!(offered(&machine), (false, false));
 }
 
+#[test]
+fn a_datapath_is_forgotten_once_no_vif_is_on_its_bridge() {
+    let mut machine = on_ovs();
+    machine.host.shared.datapaths.next_question().expect("it asks");
+    machine.on(Event::DatapathFound(Ok(Datapath::Kernel)));
+    let add = |machine: &mut Machine| {
+        machine.add(wanted("vm2", Some("br-int")), Phase::Serving).expect("it can be");
+        machine.shown("vm2").offloads_because.contains("the kernel's datapath")
+    };
+    let remove = |machine: &mut Machine, name: &str| {
+        machine.on(Event::Removed(name.to_owned()));
+        machine.act(Host::housekeep);
+    };
+    assert!(add(&mut machine));
+    remove(&mut machine, "vm1");
+    assert!(machine.shown("vm2").offloads_because.contains("the kernel's datapath"));
+    machine.on(Event::Removed("vm2".to_owned()));
+    assert!(add(&mut machine), "it was made again at once");
+    remove(&mut machine, "vm2");
+    assert!(!add(&mut machine), "the bridge may be another one by now");
+}
+
 const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
 
 /// What the guest of a Xen vif is offered: segmentation, checksums over IPv4, and several slots.
