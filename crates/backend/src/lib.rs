@@ -27,7 +27,9 @@ use std::time::{Duration, Instant};
 
 pub use config::{BackendConfig, Common};
 use ringway_control::Link as ControlLink;
-use ringway_host::{Devices, Event, Host, Link, Purpose, Scope, SessionEventOf, UplinkPort, watch};
+use ringway_host::{
+    Devices, Event, Host, Joining, Link, Purpose, Scope, SessionEventOf, UplinkPort, watch,
+};
 use ringway_host_shell::{Orders, Tenancy};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::{self, Source, Turns, readable, take_turns};
@@ -132,7 +134,10 @@ impl<H: Hypervisor> Backend<H> {
         }
         let (mut process, shared) = Process::start(hypervisor, config, control, net)?;
         if let Some(keeper) = process.machinery.devices.keeper() {
-            keeper.can_join = plugger.is_some();
+            keeper.joining = match plugger {
+                Some(_) => Joining::Possible,
+                None => Joining::WithoutVsctl,
+            };
         }
         store.transport_mut().watch_by(process.reports.pulse());
         let (host, busy) = (Host::new(shared, scope), Duration::ZERO);

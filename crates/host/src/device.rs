@@ -26,11 +26,11 @@ use ringway_datapath::MacAddr;
 use ringway_ovs::OvsBridge;
 use ringway_xenbus::{Hotplug, Keys, Vif};
 
-pub use bridged::{Bridged, LowMtu};
+pub use bridged::{Bridged, LowMtu, check_bridge};
 pub use device_keeper::{DeviceChange, DeviceKeeper, DeviceState};
 pub use devices::{Devices, Made, Passed};
 pub use follow::HostLinks;
-pub use keeper::Keeper;
+pub use keeper::{Joining, Keeper};
 pub use kernel::{Kernel, Link, LinkKind, LinkSetting, Tap};
 pub use purpose::Purpose;
 pub use stale::delete_devices;

@@ -65,8 +65,9 @@ pub use cut::cut_links;
 pub use datapaths::Datapaths;
 pub use device::{
     Bridged, Device, DeviceChange, DeviceKeeper, DeviceState, Devices, HOST_ADDRESS, HostDevice,
-    HostLinks, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place, Purpose,
-    Tap, Uplink, UplinkRules, VifDevice, delete_devices, open_uplink, uplink_obstacle,
+    HostLinks, Joining, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place,
+    Purpose, Tap, Uplink, UplinkRules, VifDevice, check_bridge, delete_devices, open_uplink,
+    uplink_obstacle,
 };
 pub use host::{Event, Host};
 pub use limited::{Limited, unlimited};

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use ringway_calls::BackendRequest;
 use ringway_host::{
     AddedVirtio, CallReply, Charged, Connection, Devices, Event, EventOf, Followed, Host,
-    HostConfig, Hosting, MemoryOf, NotDone, Parts, Phase, Retried, Scope, Session as _,
+    HostConfig, Hosting, Joining, MemoryOf, NotDone, Parts, Phase, Retried, Scope, Session as _,
     SessionEventOf, Shared, VifState, VirtioVif, World, unlimited, watch,
 };
 use ringway_host_shell::{SessionEvent, VhostSession, VhostVif};
@@ -238,7 +238,7 @@ impl Process {
         let host = Host::new(Shared::new(config, &mut notes, now), Scope::Domain);
         let mut devices = Devices::kept(kernel.clone(), OWNER, &mut notes);
         if let Some(keeper) = devices.keeper() {
-            keeper.can_join = true;
+            keeper.joining = Joining::Possible;
         }
         Ok(Process {
             host,

@@ -6,7 +6,7 @@ use ringway_datapath::OffloadCaps;
 use ringway_ovs::OvsBridge;
 
 use super::applied::{Applied, NO_INDEX};
-use super::keeper::Keeper;
+use super::keeper::{Joining, Keeper};
 use super::kernel::{Kernel, Link, LinkKind, LinkSetting, Tap};
 use super::purpose::Purpose;
 use super::{
@@ -60,12 +60,12 @@ impl Bridged {
         notes: &mut impl Notes,
     ) -> io::Result<HostDevice<K>> {
         let note = keeper.note_for(&self.purpose);
-        let Keeper { net, can_join, applied: all } = keeper;
+        let Keeper { net, joining, applied: all } = keeper;
         let before = all.of(&self.purpose).cloned();
         let found = find(net, &self.name, &note)?;
         let index = found.as_ref().map(|found| found.index);
         let noted = before.clone().filter(|before| Some(before.index) == index);
-        let ovs = self.on_ovs(net, *can_join, noted.as_ref())?;
+        let ovs = on_ovs(net, &self.bridge, *joining, noted.as_ref())?;
         let was_on_linux = noted.as_ref().is_some_and(|noted| noted.bridge.is_some());
         let (tap, applied) = match (found, &ovs) {
             (Some(found), Some(_)) if !was_on_linux => {
@@ -106,7 +106,7 @@ impl Bridged {
     }
 
     fn make<K: Kernel>(&self, net: &mut K, note: &str) -> io::Result<(K::Tap, Applied)> {
-        let bridge = self.bridge_link(net)?;
+        let bridge = bridge_link(net, &self.bridge)?;
         let tap = self.make_unattached(net, note, self.mtu_on(&bridge)?)?;
         net.set(&self.name, &[LinkSetting::Master(&self.bridge), LinkSetting::Up])?;
         let index = net.link(&self.name)?.index;
@@ -141,46 +141,6 @@ impl Bridged {
         Ok(tap)
     }
 
-    /// The bridge of Open vSwitch that the device is for, with its link, if the name is not that of
-    /// a Linux bridge. Whether Open vSwitch has such a bridge is known only when a port joins it,
-    /// and one that it has may be missing while it is restarted: a device that was made for it
-    /// stays in use.
-    fn on_ovs(
-        &self,
-        net: &mut impl Kernel,
-        can_join: bool,
-        noted: Option<&Applied>,
-    ) -> io::Result<Option<(OvsBridge, Option<Link>)>> {
-        let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        if net.link(&self.bridge).is_ok_and(|link| is_bridge(&link)) {
-            return Ok(None);
-        }
-        let Ok(bridge) = self.bridge.parse::<OvsBridge>() else { return Ok(None) };
-        let has_vlans = bridge.name != self.bridge;
-        let link = match net.link(&bridge.name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if can_join && noted.is_some_and(|noted| noted.bridge.is_none()) {
-                    return Ok(Some((bridge, None)));
-                }
-                return if has_vlans { Err(error) } else { Ok(None) };
-            }
-            link => link?,
-        };
-        match link.kind {
-            LinkKind::OpenVswitch | LinkKind::Tap if can_join => Ok(Some((bridge, Some(link)))),
-            LinkKind::OpenVswitch => refused(format!(
-                "{} is a bridge of Open vSwitch, which no vif of a tenant with a process of its \
-                 own can be on: start the host without --isolate, or use a hotplug script",
-                bridge.name
-            )),
-            _ if has_vlans => refused(format!(
-                "{} is not a bridge of Open vSwitch, and only such a one has VLANs beside its name",
-                bridge.name
-            )),
-            _ => Ok(None),
-        }
-    }
-
     /// Applies to such a device what has changed in the description.
     fn update_for_ovs(
         &self,
@@ -212,7 +172,7 @@ impl Bridged {
         if !is_other && !is_lost && before.mtu == self.mtu.map(u32::from) {
             return Ok(Update::Nothing);
         }
-        let bridge = self.bridge_link(net)?;
+        let bridge = bridge_link(net, &self.bridge)?;
         let mtu = self.mtu_on(&bridge)?;
         Ok(if is_other || is_lost { Update::Join(bridge.index, mtu) } else { Update::Mtu(mtu) })
     }
@@ -249,15 +209,6 @@ impl Bridged {
         Ok(Applied { mtu: self.mtu.map(u32::from), ..before })
     }
 
-    fn bridge_link(&self, net: &mut impl Kernel) -> io::Result<Link> {
-        let bridge = net.link(&self.bridge)?;
-        if !is_bridge(&bridge) {
-            let what = format!("{} is not a bridge of Linux (as `ip link` makes it)", self.bridge);
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        Ok(bridge)
-    }
-
     /// The MTU of the device: the configured one, otherwise that of the bridge.
     pub(super) fn mtu_on(&self, bridge: &Link) -> io::Result<u32> {
         let configured = self.mtu.map(u32::from).unwrap_or(bridge.mtu);
@@ -285,4 +236,74 @@ impl Bridged {
     fn applied(&self, index: u32, bridge: u32) -> Applied {
         Applied { bridge: Some((self.bridge.clone(), bridge)), ..self.applied_for_ovs(index) }
     }
+}
+
+/// Checks that vifs can be on a bridge of this name.
+///
+/// # Errors
+/// Why not, with the remedy; `NotFound` if there is no interface of that name.
+pub fn check_bridge(net: &mut impl Kernel, name: &str, joining: Joining) -> io::Result<()> {
+    match on_ovs(net, name, joining, None)? {
+        Some(_) => Ok(()),
+        None => bridge_link(net, name).map(drop),
+    }
+}
+
+/// The bridge of Open vSwitch that a name means, with its link, if that is not the name of a Linux
+/// bridge. Whether Open vSwitch has such a bridge is known only when a port joins it, and one that
+/// it has may be missing while it is restarted: a device that was made for it stays in use.
+fn on_ovs(
+    net: &mut impl Kernel,
+    name: &str,
+    joining: Joining,
+    noted: Option<&Applied>,
+) -> io::Result<Option<(OvsBridge, Option<Link>)>> {
+    let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    if net.link(name).is_ok_and(|link| is_bridge(&link)) {
+        return Ok(None);
+    }
+    let Ok(bridge) = name.parse::<OvsBridge>() else { return Ok(None) };
+    let has_vlans = bridge.name != name;
+    let link = match net.link(&bridge.name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let was_for_ovs = noted.is_some_and(|noted| noted.bridge.is_none());
+            if joining == Joining::Possible && was_for_ovs {
+                return Ok(Some((bridge, None)));
+            }
+            return if has_vlans { Err(error) } else { Ok(None) };
+        }
+        link => link?,
+    };
+    let name = &bridge.name;
+    let what = match link.kind {
+        LinkKind::OpenVswitch => "is a bridge of Open vSwitch",
+        LinkKind::Tap => "is not a bridge of Linux",
+        _ if has_vlans => {
+            return refused(format!(
+                "{name} is not a bridge of Open vSwitch, and only such a one has VLANs beside its \
+                 name"
+            ));
+        }
+        _ => return Ok(None),
+    };
+    match joining {
+        Joining::Possible => Ok(Some((bridge, Some(link)))),
+        Joining::WithoutVsctl => refused(format!(
+            "{name} {what}, and there is no ovs-vsctl that could add a port to one of Open \
+             vSwitch: install Open vSwitch, and start ringway again"
+        )),
+        Joining::Isolated => refused(format!(
+            "{name} {what}, and no vif of a tenant with a process of its own can be on one of Open \
+             vSwitch: start the host without --isolate, or use a hotplug script"
+        )),
+    }
+}
+
+fn bridge_link(net: &mut impl Kernel, name: &str) -> io::Result<Link> {
+    let bridge = net.link(name)?;
+    if !is_bridge(&bridge) {
+        let what = format!("{name} is not a bridge of Linux (as `ip link` makes it)");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    Ok(bridge)
 }

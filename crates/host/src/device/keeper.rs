@@ -8,12 +8,23 @@ use super::kernel::Kernel;
 use super::purpose::Purpose;
 use crate::notes::Notes;
 
+/// Whether ports of Open vSwitch can be asked for: another process does that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joining {
+    /// They can.
+    Possible,
+    /// This machine has no `ovs-vsctl`.
+    WithoutVsctl,
+    /// Not for vifs of tenants with processes of their own.
+    Isolated,
+}
+
 /// What a process needs to keep devices.
 pub struct Keeper<K> {
     /// The links of the host.
     pub net: K,
-    /// Whether ports of Open vSwitch can be asked for: another process does that.
-    pub can_join: bool,
+    /// Whether its devices can be ports of Open vSwitch.
+    pub joining: Joining,
     /// What was applied to the devices.
     pub(crate) applied: AppliedNotes,
 }
@@ -22,7 +33,8 @@ impl<K: Kernel> Keeper<K> {
     /// Knows what earlier processes have noted. `owner` identifies the devices of a host, whichever
     /// of its processes makes them.
     pub fn new(net: K, owner: &str, notes: &mut impl Notes) -> Keeper<K> {
-        Keeper { net, can_join: false, applied: AppliedNotes::read(owner, notes) }
+        let joining = Joining::Isolated;
+        Keeper { net, joining, applied: AppliedNotes::read(owner, notes) }
     }
 
     /// The note on a device.

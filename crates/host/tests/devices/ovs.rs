@@ -1,10 +1,12 @@
 //! Devices for bridges of Open vSwitch.
 
+use ringway_host::{Joining, Kernel as _};
+
 use crate::place::{Place, bridged};
 
 /// With a bridge of Linux and one of Open vSwitch, whose ports can be asked for.
 fn place() -> Place {
-    let place = Place { can_join: true, ..Place::with(&["br0"]) };
+    let place = Place { joining: Some(Joining::Possible), ..Place::with(&["br0"]) };
     place.net.add_ovs_bridge("br-int").expect("a bridge");
     place
 }
@@ -82,8 +84,21 @@ fn vlans_are_only_for_open_vswitch_whose_ports_can_be_asked_for() {
         let refused = refusal(&mut place, bridge);
         assert!(refused.contains(part), "{refused}");
     }
-    place.can_join = false;
-    let refused = refusal(&mut place, "br-int");
-    assert!(refused.contains("br-int is a bridge of Open vSwitch"), "{refused}");
+    // As a userspace datapath has its bridges.
+    let _bridge = place.net.clone().open_tap("br-dpdk", 1).expect("a device");
+    for (joining, part) in [
+        (Joining::Isolated, "a process of its own"),
+        (Joining::WithoutVsctl, "there is no ovs-vsctl"),
+    ] {
+        place.joining = Some(joining);
+        for (bridge, what) in [
+            ("br-int", "br-int is a bridge of Open vSwitch, and "),
+            ("br-int.7", "br-int is a bridge of Open vSwitch, and "),
+            ("br-dpdk", "br-dpdk is not a bridge of Linux, and "),
+        ] {
+            let refused = refusal(&mut place, bridge);
+            assert!(refused.contains(what) && refused.contains(part), "{refused}");
+        }
+    }
     assert_eq!(place.net.find("vm2"), None);
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use ringway_host::{
-    Bridged, HostDevice, HostLinks, Keeper, Kernel, Link, LinkSetting, LowMtu, Purpose,
+    Bridged, HostDevice, HostLinks, Joining, Keeper, Kernel, Link, LinkSetting, LowMtu, Purpose,
 };
 use ringway_sim::{KeptNotes, SimKernel};
 
@@ -17,8 +17,8 @@ pub(crate) type Device = HostDevice<Net>;
 pub(crate) struct Place {
     pub(crate) net: Net,
     pub(crate) notes: KeptNotes,
-    /// Whether its processes can ask for ports of Open vSwitch.
-    pub(crate) can_join: bool,
+    /// Whether its processes can ask for ports of Open vSwitch, if they know.
+    pub(crate) joining: Option<Joining>,
 }
 
 impl Place {
@@ -32,7 +32,7 @@ impl Place {
     /// What a process knows at its start.
     pub(crate) fn keeper(&mut self) -> Keeper<Net> {
         let mut keeper = Keeper::new(self.net.clone(), OWNER, &mut self.notes);
-        keeper.can_join = self.can_join;
+        keeper.joining = self.joining.unwrap_or(keeper.joining);
         keeper
     }
 

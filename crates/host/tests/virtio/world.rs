@@ -15,9 +15,9 @@ use ringway_datapath::{
 use ringway_engine::steps::{Command, Engines, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
 use ringway_host::{
-    AddedVirtio, CallReply, Devices, Event, EventOf, Host, HostConfig, MemoryOf, Parts, Phase,
-    Rings, Scope, Session, SessionHost, SessionPlace, Shared, UplinkPort, UplinkRules, VirtioVif,
-    VirtioWanted, World,
+    AddedVirtio, CallReply, Devices, Event, EventOf, Host, HostConfig, Joining, MemoryOf, Parts,
+    Phase, Rings, Scope, Session, SessionHost, SessionPlace, Shared, UplinkPort, UplinkRules,
+    VirtioVif, VirtioWanted, World,
 };
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_netback::{ControlRole, Interrupted, QueueParts};
@@ -358,7 +358,7 @@ impl Machine {
 
     /// Ports of Open vSwitch can be asked for from now on.
     pub(crate) fn allow_ports(&mut self) {
-        self.devices.keeper().expect("it keeps devices").can_join = true;
+        self.devices.keeper().expect("it keeps devices").joining = Joining::Possible;
     }
 
     /// The switch has the uplink `ringway0`, of one queue.
