@@ -1,5 +1,6 @@
 //! When a vif has its port.
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -29,14 +30,24 @@ impl FromStr for Bind {
     }
 }
 
+impl fmt::Display for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Bind::Connected => "connected",
+            Bind::Plugged => "plugged",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn there_are_two_and_others_are_refused() {
-        assert_eq!("connected".parse(), Ok(Bind::Connected));
-        assert_eq!("plugged".parse(), Ok(Bind::Plugged));
+        for bind in [Bind::Connected, Bind::Plugged] {
+            assert_eq!(bind.to_string().parse(), Ok(bind));
+        }
         for bad in ["", "Plugged", &"x".repeat(4000)] {
             let refusal = bad.parse::<Bind>().expect_err(bad);
             assert!(refusal.contains("connected or plugged") && refusal.len() < 100, "{refusal}");

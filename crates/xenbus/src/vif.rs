@@ -8,8 +8,8 @@ use alloc::{format, vec};
 use ringway_wire::DomId;
 
 use crate::keys::{
-    BACKEND, BACKEND_ID, BRIDGE, BadKeys, CARRIER, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
-    HOTPLUG_STATUS, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE,
+    BACKEND, BACKEND_ID, BIND, BRIDGE, BadKeys, CARRIER, ERROR, FRONTEND, FRONTEND_ID, HANDLE,
+    HOTPLUG_STATUS, IFACE_ID, KeyChange, Keys, MAC, MAX_QUEUES_WANTED, MTU, ONLINE, RATE,
     REQUEST_MULTICAST_CONTROL, RULE_KEYS, STAGING_WANTED, STATE, TENANT, TYPE,
 };
 use crate::limits::LIMITS;
@@ -187,8 +187,12 @@ pub struct Device {
     pub mac: MacAddr,
     /// Its MTU in bytes.
     pub mtu: u16,
-    /// The Linux bridge to which the backend attaches it, if any.
+    /// The bridge to which the backend attaches it, if any: one of Linux, or of Open vSwitch.
     pub bridge: Option<String>,
+    /// `iface-id` of its port on the latter, if the toolstack has chosen it.
+    pub iface_id: Option<String>,
+    /// When it has that port, if the toolstack has chosen that.
+    pub bind: Option<String>,
     /// The most queues that the backend offers, if the toolstack sets it. The key is ours
     /// (`ringway-max-queues`): a stock toolstack has none.
     pub max_queues: Option<u16>,
@@ -202,8 +206,17 @@ pub struct Device {
 impl Device {
     /// A vif as toolstacks describe it without any settings.
     pub fn new(vif: Vif, mac: MacAddr) -> Device {
-        let rules = PortRules::default();
-        Device { vif, mac, mtu: 1500, bridge: None, max_queues: None, staging: false, rules }
+        Device {
+            vif,
+            mac,
+            mtu: 1500,
+            bridge: None,
+            iface_id: None,
+            bind: None,
+            max_queues: None,
+            staging: false,
+            rules: PortRules::default(),
+        }
     }
 
     /// The backend's first keys. Its directory belongs to its domain; the guest may read it.
@@ -216,7 +229,9 @@ impl Device {
             KeyChange::set(TYPE, "vif"),
             KeyChange::number(MTU, self.mtu),
         ];
-        changes.extend(self.bridge.as_deref().map(|bridge| KeyChange::set(BRIDGE, bridge)));
+        let place = [(BRIDGE, &self.bridge), (IFACE_ID, &self.iface_id), (BIND, &self.bind)];
+        let place = place.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
+        changes.extend(place.map(|(key, value)| KeyChange::set(key, value)));
         changes.extend(self.max_queues.map(|queues| KeyChange::number(MAX_QUEUES_WANTED, queues)));
         changes.extend(self.staging.then(|| KeyChange::flag(STAGING_WANTED, true)));
         let rules = rules::keys_of(&self.rules).into_iter();
@@ -258,8 +273,11 @@ mod tests {
     fn a_backend_reads_the_configuration_of_a_toolstack() {
         let vif = Vif { backend: DomId(0), frontend: DomId(2), handle: 1 };
         let plain = Device::new(vif, MacAddr([2; 6]));
+        let text = |text: &str| Some(text.to_owned());
         let wishful = Device {
-            bridge: Some("xenbr0".to_owned()),
+            bridge: text("br-int.7"),
+            iface_id: text("lsp1"),
+            bind: text("plugged"),
             max_queues: Some(3),
             staging: true,
             ..plain.clone()
@@ -280,11 +298,17 @@ mod tests {
             Keys::new(&vif.backend_dir(), values)
         };
         assert_eq!(read(&clustered).rules(), Ok(clustered.rules.clone()));
-        assert_eq!(read(&wishful).bridge(), Some("xenbr0"));
+        assert_eq!(read(&wishful).bridge(), Some("br-int.7"));
+        let port = |device: &Device| {
+            let keys = read(device);
+            (keys.iface_id().map(str::to_owned), keys.bind().map(str::to_owned))
+        };
+        assert_eq!(port(&wishful), (text("lsp1"), text("plugged")));
         assert_eq!(read(&wishful).max_queues_limit(), Ok(Some(3)));
         let staging = [&plain, &wishful].map(|device| read(device).wants_staging());
         assert_eq!(staging, [Ok(false), Ok(true)]);
         assert_eq!(read(&plain).bridge(), None);
+        assert_eq!(port(&plain), (None, None));
         assert_eq!(read(&plain).max_queues_limit(), Ok(None));
         assert_eq!(read(&plain).text(TYPE), Some("vif"));
     }

@@ -46,6 +46,8 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         mac: described.mac.0,
         mtu: described.mtu.unwrap_or(MTU_DEFAULT),
         bridge: described.bridge.as_ref().map(ToString::to_string),
+        iface_id: None,
+        bind: None,
         max_queues: described.max_queues,
         staging: described.staging,
         rules: described.rules(),
