@@ -34,7 +34,7 @@ use crate::section::{
     BridgeSection, FileSection, GuestSection, ONLY_OF_GUEST, ONLY_OF_VHOST, VifSection,
 };
 use crate::value::{FeatureText, InterfaceName, Within, optional_text};
-use crate::{Bridge, Guest, Host, VHOSTS_MAX, Vhost, Workers};
+use crate::{Bridge, Guest, GuestVif, Host, HostNetwork, VHOSTS_MAX, Vhost, Workers};
 
 /// Guests of one host: a fraction of what the broker can have.
 const GUESTS_MAX: usize = 1024;
@@ -341,7 +341,9 @@ impl<'a> Source<'a> {
         let FileSection { host, uplink, switch, bridge, guest, vhost } = sections;
         let bridges = self.bridges(&bridge);
         let mut claims = Claims::new();
-        let guests = self.guests(&guest, &bridges, &mut claims);
+        // Others than these may exist where the host is.
+        let known = (host.network == HostNetwork::Private).then_some(&bridges[..]);
+        let guests = self.guests(&guest, known, &mut claims);
         let vhosts = self.vhosts(&vhost, &mut claims);
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
         // A vif on a bridge takes two ports, its own and that of its TAP device, and one of virtio
@@ -403,7 +405,7 @@ impl<'a> Source<'a> {
     fn guests(
         &self,
         sections: &[Spanned<GuestSection>],
-        bridges: &[Bridge],
+        bridges: Option<&[Bridge]>,
         claims: &mut Claims,
     ) -> Vec<Guest> {
         let mut names = HashSet::new();
@@ -430,15 +432,17 @@ impl<'a> Source<'a> {
                     .or(section.mode.as_ref().map(Spanned::span))
                     .or(section.features.as_ref().map(Spanned::span))
                     .or(section.max_memory.as_ref().map(Spanned::span))
-                    .or(section.iface_id.as_ref().map(Spanned::span))
-                    .or(section.vm_uuid.as_ref().map(Spanned::span))
-                    .or(section.bind.as_ref().map(Spanned::span));
+                    .or(section.vm_uuid.as_ref().map(Spanned::span));
                 if let Some(at) = of_virtio {
                     let message =
                         format!("guest.vif.{}: only in [[vhost]]", ONLY_OF_VHOST.join(", "));
                     self.fault(Some(at.start), &message);
                 }
-                let vif = self.vif(whole, ("guest.vif", number, handle), Some(bridges));
+                let vif = GuestVif {
+                    iface_id: section.iface_id.as_ref().map(|it| it.get_ref().clone()),
+                    bind: section.bind.as_ref().map(|it| *it.get_ref()).unwrap_or_default(),
+                    ..self.vif(whole, ("guest.vif", number, handle), bridges)
+                };
                 let at = section.mac.as_ref().map_or(start(whole), start);
                 self.claim(claims, section, ("guest.vif", &owner), Some((vif.mac, at)), &vif);
                 vifs.push(vif);
@@ -449,6 +453,7 @@ impl<'a> Source<'a> {
             };
             guests.push(Guest {
                 name: name.get_ref().clone(),
+                vm_uuid: section.vm_uuid.clone(),
                 memory_mib: section.memory_mib.and_then(Quantity::get).unwrap_or(256),
                 on_exit: section.on_exit,
                 vifs,

@@ -267,6 +267,9 @@ pub struct Bridge {
 pub struct Guest {
     /// Its name.
     pub name: GuestName,
+    /// Its id as a machine in a network behind Open vSwitch.
+    #[serde(default)]
+    pub vm_uuid: Option<VmUuid>,
     /// Its memory, which holds its rings and packet buffers.
     pub memory_mib: u64,
     /// What happens when it ends.
@@ -351,6 +354,13 @@ pub struct GuestVif {
     pub queues: Option<u16>,
     /// The bridge that it is attached to instead of the switch.
     pub bridge: Option<BridgeName>,
+    /// The id of its port on a bridge of Open vSwitch, if it has one of its own; of a virtio vif,
+    /// [`Vhost::iface_id`].
+    #[serde(default)]
+    pub iface_id: Option<IfaceId>,
+    /// When it has that port; of a virtio vif, [`Vhost::bind`].
+    #[serde(default)]
+    pub bind: Bind,
     /// Queues to offer to it, if not the default.
     pub max_queues: Option<u16>,
     /// Pages of frames that may wait for responses before the guest sends more; all pages of its

@@ -66,7 +66,7 @@ as_text!(BridgeName, IfaceId, VmUuid);
 mod tests {
     use ringway_ovs::Bind;
 
-    use crate::{Usage, parse};
+    use crate::{Usage, differences, parse};
 
     #[test]
     fn a_bridge_may_have_vlans_and_a_port_an_id_and_others_are_refused_with_their_line() {
@@ -90,11 +90,44 @@ mod tests {
             ("bind = 'unplugged'", "line 4"),
             ("vm-uuid = ''", "line 4: vhost.vm-uuid: vm-uuid is \"\""),
             (
-                "[[guest]]\nname = 'a'\n[[guest.vif]]\niface-id = 'a'",
+                "[[guest]]\nname = 'a'\n[[guest.vif]]\nvm-uuid = 'a'",
                 "line 7: guest.vif.name, socket, mode",
             ),
         ] {
             let refused = read(keys).expect_err(keys);
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_guest_may_be_on_any_bridge_that_its_host_can_have_with_ids_of_its_port() {
+        let read = |host: &str, keys: &str| {
+            let guest = "[[guest]]\nname = 'a'\nvm-uuid = 'c-d'\n[[guest.vif]]\n[[guest.vif]]";
+            let text = format!("{host}[[bridge]]\nname = 'br0'\n{guest}\n{keys}\n");
+            parse("host.toml", &text, Usage::default()).map_err(|error| error.to_string())
+        };
+        let keys = "bridge = 'br-int:8'\niface-id = 'lsp1'\nbind = 'plugged'";
+        let host = read("", keys).expect("it is good");
+        let guest = &host.guests[0];
+        assert_eq!(guest.vm_uuid.as_ref().map(|it| it.0.as_str()), Some("c-d"));
+        let [plain, vif] = &guest.vifs[..] else { panic!("it has two") };
+        assert_eq!((&plain.iface_id, plain.bind), (&None, Bind::Connected));
+        assert_eq!(vif.bridge.as_ref().map(|it| it.0.as_str()), Some("br-int:8"));
+        assert_eq!(vif.iface_id.as_ref().map(|it| it.0.as_str()), Some("lsp1"));
+        assert_eq!(vif.bind, Bind::Plugged);
+        let other = read("", &keys.replace("lsp1", "lsp2")).expect("it is good");
+        assert_eq!(differences(&host, &other), ["guest a"], "it needs another start");
+        for (host, keys, part) in [
+            ("", "bridge = 'br-int:0'", "line 8: guest.vif.bridge: \"br-int:0\" names no bridge"),
+            ("", "iface-id = 'a b'", "line 8: guest.vif.iface-id: iface-id is \"a b\""),
+            (
+                "[host]\nnetwork = 'private'\n",
+                "bridge = 'br-int'",
+                "line 10: guest.vif.bridge: there is no [[bridge]] `br-int`, and `network` is \
+                 private: expected one of `br0`",
+            ),
+        ] {
+            let refused = read(host, keys).expect_err(keys);
             assert!(refused.contains(part), "{refused}");
         }
     }

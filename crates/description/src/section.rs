@@ -112,6 +112,7 @@ pub(crate) struct BridgeSection {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct GuestSection {
     pub(crate) name: Option<Spanned<GuestName>>,
+    pub(crate) vm_uuid: Option<VmUuid>,
     pub(crate) memory_mib: Option<Quantity<Mebibytes, 1, 16384>>,
     #[serde(default)]
     pub(crate) on_exit: OnExit,
@@ -120,8 +121,8 @@ pub(crate) struct GuestSection {
 }
 
 /// Keys of [`VifSection`] that only `[[vhost]]` has.
-pub(crate) const ONLY_OF_VHOST: [&str; 8] =
-    ["name", "socket", "mode", "features", "max-memory", "iface-id", "vm-uuid", "bind"];
+pub(crate) const ONLY_OF_VHOST: [&str; 6] =
+    ["name", "socket", "mode", "features", "max-memory", "vm-uuid"];
 /// Keys of [`VifSection`] that only `[[guest.vif]]` has.
 pub(crate) const ONLY_OF_GUEST: [&str; 7] =
     ["addresses", "gateway", "max-queues", "completion", "max-unanswered", "staging", "gro"];

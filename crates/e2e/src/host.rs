@@ -153,11 +153,17 @@ impl Host {
         Host::launch(place, command)
     }
 
-    /// Starts a host in the network namespace of a process.
-    pub fn start_beside(pid: u32, place: TempDir, description: &str) -> Host {
+    /// Starts a host in the network namespace of a process, with some variables in its environment.
+    pub fn start_beside(
+        pid: u32,
+        place: TempDir,
+        description: &str,
+        variables: &[(&str, &OsStr)],
+    ) -> Host {
         let config = place.path().join("host.toml");
         fs::write(&config, description).expect("written");
-        let run = Host::command(&place, &config);
+        let mut run = Host::command(&place, &config);
+        run.envs(variables.iter().copied());
         let mut command = Command::new("nsenter");
         command.args(["--net", "--target", &pid.to_string()]);
         command.arg(run.get_program()).args(run.get_args()).stdin(Stdio::null());

@@ -1,5 +1,6 @@
 //! Runs `ovs-vsctl`, and `ovs-appctl`, which may hang.
 
+use std::env;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Seek as _};
 use std::path::Path;
@@ -12,7 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::host::{ProcessEnd, as_pid};
 
 /// The program.
-pub(crate) const VSCTL: &str = "ovs-vsctl";
+const VSCTL: &str = "ovs-vsctl";
 /// The program that asks the switch itself.
 const APPCTL: &str = "ovs-appctl";
 /// How long it may take: it waits until the switch has done what it asks for.
@@ -21,6 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const OUTPUT_MAX: u64 = 4 << 20;
 /// Characters of a program's complaint that are shown.
 const COMPLAINT_MAX: usize = 300;
+
+/// Whether this machine has that program.
+pub(crate) fn has_vsctl() -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|dir| dir.join(VSCTL).is_file())
+}
 
 /// Runs `ovs-vsctl` with these arguments. It has the lock, too, until it ends.
 ///

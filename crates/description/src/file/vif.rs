@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, MulticastRouter, VlanRules};
+use ringway_ovs::Bind;
 use toml::Spanned;
 
 use super::{Source, start};
@@ -38,6 +39,8 @@ impl Source<'_> {
             mtu: section.mtu.and_then(Within::get),
             queues: section.queues.and_then(Within::get),
             bridge: section.bridge.as_ref().map(|bridge| bridge.get_ref().clone()),
+            iface_id: None,
+            bind: Bind::default(),
             max_queues: section.max_queues.as_ref().and_then(|it| it.get_ref().get()),
             max_unanswered: section.max_unanswered.as_ref().and_then(|it| it.get_ref().get()),
             offloads: offloads(section.sg, section.csum, section.gso),
@@ -64,7 +67,7 @@ impl Source<'_> {
         }
     }
 
-    /// Checks that the vif's bridge is described. A virtio vif may be on any bridge of the host.
+    /// Checks that the vif's bridge is described, where the host has no others.
     fn check_bridge(&self, section: &VifSection, of: &str, bridges: &[Bridge]) {
         // A bridge whose name could not be read may be the one.
         let is_known = |name: &BridgeName| bridges.iter().any(|known| known.name.0 == name.0);
@@ -80,8 +83,10 @@ impl Source<'_> {
             true => "expected one that is described, or no `bridge`".to_owned(),
             false => format!("expected one of {}", known.join(", ")),
         };
-        let message =
-            format!("{of}.bridge: there is no [[bridge]] `{}`: {expected}", bridge.get_ref());
+        let message = format!(
+            "{of}.bridge: there is no [[bridge]] `{}`, and `network` is private: {expected}",
+            bridge.get_ref()
+        );
         self.fault_at(bridge, &message);
     }
 

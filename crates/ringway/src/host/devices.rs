@@ -1,14 +1,16 @@
 //! Network devices of a host, which outlive its processes.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use ringway_control::RunDir;
-use ringway_host::{Purpose, delete_devices, uplink_obstacle};
+use ringway_host::{Joining, Purpose, check_bridge, delete_devices, uplink_obstacle};
 use ringway_host_shell::HostKernel;
 
 use super::claim::{forget_vifs, remove_device_notes};
-use crate::description::Host;
+use crate::description::{Host, HostNetwork};
+use crate::vsctl::has_vsctl;
 
 /// How the devices of a host are marked: by its run directory. A host with another one may serve
 /// another XenStore, where the same names mean other vifs.
@@ -27,6 +29,39 @@ pub(crate) fn check_uplink(host: &Host, dir: &Path) -> Result<()> {
         Some(reason) => bail!("[uplink] name: {reason}"),
         None => Ok(()),
     }
+}
+
+/// Checks that guests' vifs can be on bridges that the host does not make itself: a guest whose vif
+/// cannot would never connect, and the host never be ready.
+///
+/// # Errors
+/// The reason, with the remedy.
+pub(crate) fn check_bridges(host: &Host, network: HostNetwork) -> Result<()> {
+    let joining = match (host.is_isolated, has_vsctl()) {
+        (true, _) => Joining::Isolated,
+        (false, true) => Joining::Possible,
+        (false, false) => Joining::WithoutVsctl,
+    };
+    let vifs = host.guests.iter().flat_map(|guest| guest.vifs.iter().map(move |vif| (guest, vif)));
+    let bridges = vifs.filter_map(|(guest, vif)| Some((guest, vif.bridge.as_ref()?)));
+    let is_made = |name: &str| host.bridges.iter().any(|bridge| bridge.name.0 == name);
+    for (guest, bridge) in bridges.filter(|(_, bridge)| !is_made(&bridge.0)) {
+        let checked = check_bridge(&mut HostKernel::open()?, &bridge.0, joining);
+        let Err(error) = checked else { continue };
+        let reason = match (error.kind(), network) {
+            (ErrorKind::NotFound, HostNetwork::Caller) => {
+                "there is no such interface: make it first, or describe a [[bridge]]".to_owned()
+            }
+            (ErrorKind::NotFound, HostNetwork::Private) => {
+                "not started by root, the host has a network namespace of its own, and there only \
+                 the bridges that a [[bridge]] describes"
+                    .to_owned()
+            }
+            _ => error.to_string(),
+        };
+        bail!("[[guest]] {}: bridge {bridge}: {reason}", guest.name);
+    }
+    Ok(())
 }
 
 /// Deletes all devices of the hosts with this run directory, and the notes about them.

@@ -1,5 +1,6 @@
 //! What a toolstack writes to XenStore: domains and their vifs, as `xl` does.
 
+use ringway_ovs::Bind;
 use ringway_vif_shell::device;
 use ringway_xenbus::{Device, Vif, VifLimits, XenbusState};
 use ringway_xenstore::{Client, DomId, Transaction, XsError, domain_path};
@@ -31,6 +32,9 @@ const MTU_DEFAULT: u16 = 1500;
 pub(crate) fn make_guest(store: &mut Client, domid: DomId, guest: &Guest) -> Result<(), XsError> {
     store.transaction(|tx| {
         device::make_domain(tx, BACKEND, domid, &guest.name.0)?;
+        if let Some(uuid) = &guest.vm_uuid {
+            tx.write(&format!("{}/vm", domain_path(domid)), format!("/vm/{uuid}"))?;
+        }
         // The frontend reports errors here. On a stock host only root may create this directory.
         device::make_own(tx, domid, "error")?;
         for (handle, described) in (0..).zip(&guest.vifs) {
@@ -46,8 +50,8 @@ fn make_vif(tx: &mut Transaction<'_>, vif: Vif, described: &GuestVif) -> Result<
         mac: described.mac.0,
         mtu: described.mtu.unwrap_or(MTU_DEFAULT),
         bridge: described.bridge.as_ref().map(ToString::to_string),
-        iface_id: None,
-        bind: None,
+        iface_id: described.iface_id.as_ref().map(ToString::to_string),
+        bind: (described.bind != Bind::default()).then(|| described.bind.to_string()),
         max_queues: described.max_queues,
         staging: described.staging,
         rules: described.rules(),

@@ -28,7 +28,7 @@ use super::HypervisorKind;
 use super::accepted::Keep;
 use super::bridges::Bridges;
 use super::claim::Claim;
-use super::devices::{Ending, HostDevices, check_uplink};
+use super::devices::{Ending, HostDevices, check_bridges, check_uplink};
 use super::isolation::{self, Isolation};
 use super::nodes;
 use super::notices::Notices;
@@ -520,11 +520,13 @@ fn claim_dir(dir: &Path, host: &mut Host, ending: Ending) -> Result<Claim> {
     // The domains of this host are not those of an earlier one, even if their numbers are the
     // same.
     claim.forget_vifs();
-    let is_private = enter_namespaces(host.network)?;
+    let network = enter_namespaces(host.network)?;
+    let is_private = network == HostNetwork::Private;
     if is_private || ending == Ending::All {
         claim.forget_devices();
     }
     check_uplink(host, dir)?;
+    check_bridges(host, network)?;
     if host.guests.iter().any(|guest| !guest.vifs.is_empty()) {
         // Without it a guest reports that in XenStore and stays, so the host would never be ready.
         tun::check_driver()?;
@@ -540,22 +542,21 @@ fn claim_dir(dir: &Path, host: &mut Host, ending: Ending) -> Result<Claim> {
     Ok(claim)
 }
 
-/// Moves this process into the host's namespaces; true if the host has a network namespace of its
-/// own.
-fn enter_namespaces(network: HostNetwork) -> Result<bool> {
+/// Moves this process into the host's namespaces. Returns which network that is.
+fn enter_namespaces(network: HostNetwork) -> Result<HostNetwork> {
     let is_root = rustix::process::geteuid().is_root();
     // A service may have this right and no other of root's.
     let may =
         |right| is_root || capabilities(None).is_ok_and(|sets| sets.effective.contains(right));
     if network == HostNetwork::Caller && may(CapabilitySet::NET_ADMIN) {
-        return Ok(false);
+        return Ok(HostNetwork::Caller);
     }
     if !may(CapabilitySet::SYS_ADMIN) {
         namespace::enter_user_namespace()?;
     }
     namespace::unshare_network()?;
     Netlink::open()?.set("lo", &[LinkSetting::Up])?;
-    Ok(true)
+    Ok(HostNetwork::Private)
 }
 
 fn start_broker(claim: &Claim, level: LevelFilter) -> Result<Process> {

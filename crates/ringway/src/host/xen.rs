@@ -186,6 +186,7 @@ impl Guest {
     pub(crate) fn description(&self) -> description::Guest {
         description::Guest {
             name: self.name.clone(),
+            vm_uuid: None,
             memory_mib: 0,
             on_exit: OnExit::Destroy,
             vifs: Vec::new(),

@@ -7,7 +7,6 @@
 //! There are two such processes, because a confined backend could not start another one. The second
 //! waits until the first has ended, and then takes its place.
 
-use std::env;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -28,7 +27,7 @@ use rustix::io::retry_on_intr;
 use tracing::level_filters::LevelFilter;
 
 use crate::host::{Process, owner};
-use crate::vsctl::{VSCTL, switch_version, vsctl};
+use crate::vsctl::{has_vsctl, switch_version, vsctl};
 
 /// The table of `iface-id`s for vifs whose toolstack has no place for one.
 const TABLE: &str = "/etc/ringway/ovs.toml";
@@ -50,8 +49,7 @@ pub(crate) struct Plugger {
 /// Starts the plugger for this process, if this machine has Open vSwitch, and returns the link to
 /// it. It ends with this process.
 pub(crate) fn start(dir: &RunDir) -> Result<Option<Link>> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    if !env::split_paths(&path).any(|dir| dir.join(VSCTL).is_file()) {
+    if !has_vsctl() {
         return Ok(None);
     }
     let lock = dir.plugging();

@@ -373,7 +373,7 @@ fn a_tenants_vif_waits_for_its_bridge_and_its_device_outlives_the_process() {
 }
 
 /// A process with a network namespace of its own, which hosts share one after the other.
-fn network() -> Option<Running> {
+pub(crate) fn network() -> Option<Running> {
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED: only root can run a host in a network namespace that exists");
         return None;
@@ -417,7 +417,7 @@ fn devices_outlive_a_host(isolate: &str) {
     let description =
         |names: &[&str]| description(names).replacen("bridge = 'br7'", "bridge = 'br6'", 1);
     ok("ip link add br7 type bridge");
-    let host = Host::start_beside(pid, place, &description(&["vm1", "vm2"]));
+    let host = Host::start_beside(pid, place, &description(&["vm1", "vm2"]), &[]);
     ok("bridge link set dev vm1 isolated on");
     ok("ip addr add 10.78.0.1/24 dev up0");
     let before = ["vm1", "up0"].map(|name| index(pid, name));
@@ -436,7 +436,7 @@ fn devices_outlive_a_host(isolate: &str) {
     let none = stop(&[]);
     assert!(String::from_utf8_lossy(&none.stderr).contains("no host runs in"), "{none:?}");
 
-    let host = Host::start_beside(pid, place, &description(&["vm1"]));
+    let host = Host::start_beside(pid, place, &description(&["vm1"]), &[]);
     assert_eq!(["vm1", "up0"].map(|name| index(pid, name)), before);
     assert!(ok("bridge -d link show dev vm1").contains("isolated on"));
     assert!(ok("ip addr show dev up0").contains("10.78.0.1/24"));
@@ -462,7 +462,7 @@ fn devices_outlive_a_host(isolate: &str) {
 }
 
 /// The program in the network namespace of a process.
-fn ringway_in(pid: u32) -> Command {
+pub(crate) fn ringway_in(pid: u32) -> Command {
     let mut command = Command::new("nsenter");
     command.args(["--net", "--target", &pid.to_string()]).arg(ringway().get_program());
     command.env_remove("RINGWAY_DIR").env_remove("RINGWAY_LOG").stdin(Stdio::null());

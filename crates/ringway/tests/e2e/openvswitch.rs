@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use ringway_e2e::host::{
@@ -13,10 +13,11 @@ use ringway_e2e::machine::wait_for_file;
 use ringway_e2e::shared_turn;
 use ringway_e2e::virtio_guest::{Maker, guest_of, keeping_neighbor, kill_backend};
 use rustix::process::Signal;
+use tempfile::TempDir;
 
 use ringway_control::VifStatus;
 
-use crate::devices::{beside, tool, tool_ok};
+use crate::devices::{beside, network, ringway_in, tool, tool_ok};
 use crate::hostile::Hostile;
 use crate::vhost::{OPTIONS, Pings};
 
@@ -35,34 +36,55 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// Pings a guest until it replies.
 const REACH: &str = "ping -n -c 1 -i 0.2 -w 30 10.78.0.5";
 
-/// A host with its own Open vSwitch, which has a bridge `br-int`.
+/// An Open vSwitch of a network, which has a bridge `br-int`.
+struct Switch {
+    /// A process of the network.
+    pid: u32,
+    dir: PathBuf,
+    process: Running,
+    _database: Running,
+}
+
+impl Switch {
+    fn start(pid: u32, dir: PathBuf) -> Switch {
+        let file = |name: &str| dir.join(name).display().to_string();
+        let program = |name: &str, words: &[String]| program((pid, &dir), name, words);
+        let create = ["create".to_owned(), file("conf.db"), SCHEMA.to_owned()];
+        let made = program("ovsdb-tool", &create).status();
+        assert!(made.expect("it is installed").success());
+        let remote = format!("--remote=punix:{}", file("db.sock"));
+        let control = format!("--unixctl={}", file("ovsdb.ctl"));
+        let words = [file("conf.db"), remote, control];
+        let database = Running::start(&mut program("ovsdb-server", &words));
+        wait_for("the database", SOON, || UnixStream::connect(dir.join("db.sock")).ok());
+        let control = format!("--unixctl={}", file("vswitchd.ctl"));
+        let words = [format!("unix:{}", file("db.sock")), "--disable-system".to_owned(), control];
+        text_of(vsctl((pid, &dir), "--no-wait init"), "init");
+        let process = Running::start(&mut program("ovs-vswitchd", &words));
+        let switch = Switch { pid, dir, process, _database: database };
+        switch.ask("add-br br-int -- set Bridge br-int datapath_type=netdev");
+        switch
+    }
+
+    /// What `ovs-vsctl` says, which must succeed.
+    fn ask(&self, words: &str) -> String {
+        text_of(vsctl((self.pid, &self.dir), words), words).trim().to_owned()
+    }
+}
+
+/// A host with its own Open vSwitch.
 struct Place {
     host: Host,
-    switch: Running,
-    _database: Running,
+    switch: Switch,
 }
 
 impl Place {
     fn start() -> Place {
         let place = tempfile::tempdir().expect("a directory");
-        let dir = place.path().join("ovs");
-        std::fs::create_dir(&dir).expect("made");
+        let dir = dir_in(&place);
         let host = Host::start_with(place, &describe("", &[]), &[("OVS_RUNDIR", dir.as_os_str())]);
-        let file = |name: &str| dir.join(name).display().to_string();
-        let made = program(&host, "ovsdb-tool", &["create", &file("conf.db"), SCHEMA]).status();
-        assert!(made.expect("it is installed").success());
-        let remote = format!("--remote=punix:{}", file("db.sock"));
-        let control = format!("--unixctl={}", file("ovsdb.ctl"));
-        let words = [file("conf.db"), remote, control];
-        let database = Running::start(&mut program(&host, "ovsdb-server", &words));
-        wait_for("the database", SOON, || UnixStream::connect(dir.join("db.sock")).ok());
-        let control = format!("--unixctl={}", file("vswitchd.ctl"));
-        let words = [format!("unix:{}", file("db.sock")), "--disable-system".to_owned(), control];
-        text_of(vsctl(&host, "--no-wait init"), "init");
-        let switch = Running::start(&mut program(&host, "ovs-vswitchd", &words));
-        let place = Place { host, switch, _database: database };
-        place.ask("add-br br-int -- set Bridge br-int datapath_type=netdev");
-        place
+        let switch = Switch::start(host.pid_of("ringway run"), dir);
+        Place { host, switch }
     }
 
     /// An interface of the bridge for a test's own programs, with other words for its port.
@@ -85,9 +107,8 @@ impl Place {
         self.ask("--may-exist add-port br-int theirs -- set Interface theirs type=internal");
     }
 
-    /// What `ovs-vsctl` says, which must succeed.
     fn ask(&self, words: &str) -> String {
-        text_of(vsctl(&self.host, words), words).trim().to_owned()
+        self.switch.ask(words)
     }
 
     /// Has reverse ARP requests counted from now on, and forwarded as before.
@@ -103,7 +124,7 @@ impl Place {
     }
 
     fn ask_flows(&self, words: &[&str]) -> String {
-        let output = program(&self.host, "ovs-ofctl", words).output();
+        let output = program((self.switch.pid, &self.switch.dir), "ovs-ofctl", words).output();
         text_of(output.expect("it is installed"), "ovs-ofctl")
     }
 
@@ -126,20 +147,26 @@ impl Place {
     }
 }
 
-/// One of its programs, in the network of the host.
-fn program(host: &Host, name: &str, words: &[impl AsRef<OsStr>]) -> Command {
-    let mut command = beside(host.pid_of("ringway run"));
+/// A directory for the files of an Open vSwitch.
+fn dir_in(place: &TempDir) -> PathBuf {
+    let dir = place.path().join("ovs");
+    std::fs::create_dir(&dir).expect("made");
+    dir
+}
+
+/// One of its programs, in the network of a process.
+fn program((pid, dir): (u32, &Path), name: &str, words: &[impl AsRef<OsStr>]) -> Command {
+    let mut command = beside(pid);
     command.args([name, "-vsyslog:off", "-vconsole:err"]).args(words).stdin(Stdio::null());
-    let dir = host.file("ovs");
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
-        command.env(variable, AsRef::<OsStr>::as_ref(&dir));
+        command.env(variable, dir);
     }
     command
 }
 
-fn vsctl(host: &Host, words: &str) -> Output {
+fn vsctl(place: (u32, &Path), words: &str) -> Output {
     let words: Vec<&str> = ["--timeout=30"].into_iter().chain(words.split(' ')).collect();
-    program(host, "ovs-vsctl", &words).output().expect("it is installed")
+    program(place, "ovs-vsctl", &words).output().expect("it is installed")
 }
 
 #[test]
@@ -351,7 +378,7 @@ fn a_killed_process_that_asks_open_vswitch_is_replaced_and_costs_no_frame() {
 
     // It is killed between an order and its reply.
     let [worker, _] = pluggers(host);
-    let switch = place.switch.0.id();
+    let switch = place.switch.process.0.id();
     send(switch, Signal::STOP);
     drop(guest);
     let is_child = |pid, line: &str| line.starts_with("ovs-vsctl ") && parent(pid) == Some(worker);
@@ -404,11 +431,90 @@ fn a_xen_guest_is_on_open_vswitch_and_its_vif_says_why_if_not() {
     });
 
     // A switch that hangs: the vif says so, and its guest stays connected.
-    let switch = place.switch.0.id();
+    let switch = place.switch.process.0.id();
     send(switch, Signal::STOP);
     guest.disconnect();
     let reason = host.wait("the reason", 2 * SOON, |host| host.vif(&name)?.error);
     assert!(reason.contains("does ovs-vswitchd run?"), "{reason}");
     send(switch, Signal::CONT);
     place.wait_for_ports("");
+}
+
+/// A host with one guest on a bridge, in the network where it is started.
+fn with_guest(host: &str, bridge: &str) -> String {
+    let vif = format!("bridge = '{bridge}'\niface-id = 'lsp1'");
+    let text = describe(host, &[("a", "vm-uuid = 'c-d'", &vif)]);
+    text.replacen("network = \"private\"\n", "", 1)
+}
+
+#[test]
+fn a_guest_of_the_description_is_on_open_vswitch_with_its_ids() {
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
+    let Some(network) = network() else { return };
+    let (place, pid) = (tempfile::tempdir().expect("a directory"), network.0.id());
+    let dir = dir_in(&place);
+    let switch = Switch::start(pid, dir.clone());
+    let description = with_guest("", "br-int.7");
+    let host = Host::start_beside(pid, place, &description, &[("OVS_RUNDIR", dir.as_os_str())]);
+    let place = Place { host, switch };
+    let host = &place.host;
+    place.wait_for_ports("vif1.0");
+    place.add_probe("tag=7 ");
+    tool_ok(pid, "ip addr add 10.77.0.254/24 dev probe");
+    assert_eq!(place.ask("get Port vif1.0 tag"), "7");
+    for (key, value) in [
+        ("iface-id", "lsp1"),
+        ("attached-mac", "00:16:3e:40:01:00"),
+        ("vm-uuid", "c-d"),
+        ("iface-status", "active"),
+    ] {
+        assert_eq!(place.id("vif1.0", key), value);
+    }
+    host.wait("the reply", SOON, |host| host.vif("vif1.0").and_then(|vif| vif.ovs));
+    let shown = host.text(&["vif", "show", "vif1.0"]);
+    assert!(shown.contains("iface-id") && shown.contains("lsp1"), "{shown}");
+    host.ping("a", "10.77.0.254");
+
+    let number = place.ask("get Interface vif1.0 ofport");
+    kill_backend(host);
+    host.wait("its port to be known again", SOON, |host| {
+        host.vif("vif1.0").and_then(|vif| vif.ovs)
+    });
+    assert_eq!(place.ask("get Interface vif1.0 ofport"), number);
+    host.ping("a", "10.77.0.254");
+
+    send(host.pid_of("guest a"), Signal::KILL);
+    place.wait_for_ports("probe");
+}
+
+#[test]
+fn a_host_whose_guest_cannot_be_on_its_bridge_is_not_started() {
+    let Some(_turn) = shared_turn(&PROGRAMS) else { return };
+    let Some(network) = network() else { return };
+    let (place, pid) = (tempfile::tempdir().expect("a directory"), network.0.id());
+    let _switch = Switch::start(pid, dir_in(&place));
+    let config = place.path().join("host.toml");
+    let refusal = |mut run: Command, host: &str, bridge: &str| {
+        std::fs::write(&config, with_guest(host, bridge)).expect("written");
+        run.env("RINGWAY_CONFINE", "without-landlock");
+        run.args(["run", "--dir"]).arg(place.path().join("run")).arg("--config").arg(&config);
+        let output = run.output().expect("started");
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (host, bridge, part) in [
+        ("", "br-none", "[[guest]] a: bridge br-none: there is no such interface"),
+        ("", "lo", "[[guest]] a: bridge lo: lo is not a bridge of Linux"),
+        ("isolate = true", "br-int", "start the host without --isolate"),
+    ] {
+        let refused = refusal(ringway_in(pid), host, bridge);
+        assert!(refused.contains(part), "{refused}");
+    }
+    // As for users other than root.
+    let mut rootless = Command::new("unshare");
+    rootless.args(["--user", "--map-user=1", "--map-group=1"]).arg(ringway().get_program());
+    rootless.env_remove("RINGWAY_DIR").stdin(Stdio::null());
+    let refused = refusal(rootless, "", "br-int");
+    let expected = "[[guest]] a: bridge br-int: not started by root, the host has a network";
+    assert!(refused.contains(expected), "{refused}");
 }
