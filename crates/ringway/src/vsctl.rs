@@ -1,14 +1,15 @@
 //! Runs `ovs-vsctl`, and `ovs-appctl`, which may hang.
 
 use std::env;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Seek as _};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use ringway_sys::poll::wait_readable;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
+use rustix::io::retry_on_intr;
 
 use crate::host::{ProcessEnd, as_pid};
 
@@ -27,6 +28,17 @@ const COMPLAINT_MAX: usize = 300;
 pub(crate) fn has_vsctl() -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|dir| dir.join(VSCTL).is_file())
+}
+
+/// Waits until the process before that has asked these programs, and the program that it ran, have
+/// ended. The lock is the file's.
+///
+/// # Errors
+/// What the system reports, such as that there is no such file.
+pub(crate) fn wait_for_lock(file: &Path) -> io::Result<File> {
+    let lock = OpenOptions::new().write(true).open(file)?;
+    retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))?;
+    Ok(lock)
 }
 
 /// Runs `ovs-vsctl` with these arguments. It has the lock, too, until it ends.
@@ -115,7 +127,6 @@ fn text(file: &mut File) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{FlockOperation, flock};
     use rustix::io::Errno;
     use rustix::process::{Signal, kill_process};
 

@@ -5,12 +5,15 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use ringway_control::RunDir;
-use ringway_host::{Joining, Purpose, check_bridge, delete_devices, uplink_obstacle};
+use ringway_host::{
+    Joining, Kernel as _, LinkKind, Purpose, check_bridge, delete_devices, uplink_obstacle,
+};
 use ringway_host_shell::HostKernel;
+use ringway_ovs::OpenVswitch;
 
 use super::claim::{forget_vifs, remove_device_notes};
-use crate::description::{Host, HostNetwork};
-use crate::vsctl::has_vsctl;
+use crate::description::{BridgeName, Guest, Host, HostNetwork};
+use crate::vsctl::{has_vsctl, vsctl, wait_for_lock};
 
 /// How the devices of a host are marked: by its run directory. A host with another one may serve
 /// another XenStore, where the same names mean other vifs.
@@ -42,10 +45,7 @@ pub(crate) fn check_bridges(host: &Host, network: HostNetwork) -> Result<()> {
         (false, true) => Joining::Possible,
         (false, false) => Joining::WithoutVsctl,
     };
-    let vifs = host.guests.iter().flat_map(|guest| guest.vifs.iter().map(move |vif| (guest, vif)));
-    let bridges = vifs.filter_map(|(guest, vif)| Some((guest, vif.bridge.as_ref()?)));
-    let is_made = |name: &str| host.bridges.iter().any(|bridge| bridge.name.0 == name);
-    for (guest, bridge) in bridges.filter(|(_, bridge)| !is_made(&bridge.0)) {
+    for (guest, bridge) in bridges_of_others(host) {
         let checked = check_bridge(&mut HostKernel::open()?, &bridge.0, joining);
         let Err(error) = checked else { continue };
         let reason = match (error.kind(), network) {
@@ -62,6 +62,18 @@ pub(crate) fn check_bridges(host: &Host, network: HostNetwork) -> Result<()> {
         bail!("[[guest]] {}: bridge {bridge}: {reason}", guest.name);
     }
     Ok(())
+}
+
+/// The bridges of guests' vifs that the host does not make itself.
+fn bridges_of_others(host: &Host) -> impl Iterator<Item = (&Guest, &BridgeName)> {
+    let vifs = host.guests.iter().flat_map(|guest| guest.vifs.iter().map(move |vif| (guest, vif)));
+    let bridges = vifs.filter_map(|(guest, vif)| Some((guest, vif.bridge.as_ref()?)));
+    bridges.filter(move |(_, bridge)| host.bridges.iter().all(|made| made.name.0 != bridge.0))
+}
+
+fn is_of_linux(bridge: &BridgeName) -> bool {
+    let link = HostKernel::open().and_then(|mut net| net.link(&bridge.0));
+    link.is_ok_and(|link| link.kind == LinkKind::Bridge)
 }
 
 /// Deletes all devices of the hosts with this run directory, and the notes about them.
@@ -85,12 +97,16 @@ pub(crate) enum Ending {
 pub(crate) struct HostDevices {
     dir: RunDir,
     ending: Ending,
+    /// Whether its guests may have ports of Open vSwitch.
+    may_have_ports: bool,
 }
 
 impl HostDevices {
-    /// Deletes what a killed host left.
-    pub(crate) fn take(dir: &Path, ending: Ending) -> HostDevices {
-        let devices = HostDevices { dir: RunDir::new(dir), ending };
+    /// Deletes what a killed host left. Its ports are removed by the first process that serves.
+    pub(crate) fn take(host: &Host, dir: &Path, ending: Ending) -> HostDevices {
+        let may_have_ports =
+            has_vsctl() && bridges_of_others(host).any(|(_, bridge)| !is_of_linux(bridge));
+        let devices = HostDevices { dir: RunDir::new(dir), ending, may_have_ports };
         devices.delete(Ending::OfGuests);
         devices
     }
@@ -107,10 +123,28 @@ impl HostDevices {
         // The vifs of Xen are gone with their guests.
         forget_vifs(&self.dir);
     }
+
+    /// Removes ports of guests' vifs: the process that served these has ended, perhaps before all
+    /// was done.
+    fn remove_ports(&self) -> Result<(), String> {
+        let lock = match wait_for_lock(&self.dir.plugging()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            lock => lock.map_err(|error| error.to_string())?,
+        };
+        let run = |arguments: &[String]| vsctl(arguments, &lock);
+        let switch = OpenVswitch { owner: owner(self.dir.path()), run };
+        let is_of_guest = |vif: &&String| matches!(Purpose::parse(vif), Some(Purpose::Xen(_)));
+        switch.vifs()?.iter().filter(is_of_guest).try_for_each(|vif| switch.leave(vif))
+    }
 }
 
 impl Drop for HostDevices {
     fn drop(&mut self) {
+        if self.may_have_ports {
+            if let Err(reason) = self.remove_ports() {
+                tracing::warn!("ports of guests stay on Open vSwitch: {reason}");
+            }
+        }
         self.delete(self.ending);
     }
 }

@@ -130,7 +130,7 @@ impl Supervisor {
         let claim = claim_dir(dir, &mut host, ending)?;
         let notices = Notices::open(claim.dir())?;
         let bridges = Bridges::make(&host.bridges)?;
-        let devices = HostDevices::take(dir, ending);
+        let devices = HostDevices::take(&host, dir, ending);
         let broker = start_broker(&claim, level)?;
         let toolstack = EmuHypervisor::connect(dir, nodes::BACKEND)
             .context("connect to the broker as domain 0")?;

@@ -22,12 +22,10 @@ use ringway_control::{Link, PluggerEvent, PluggerOrder, PluggerRequest, Received
 use ringway_ovs::{Ids, OpenVswitch, PortWanted, Table};
 use ringway_sys::poll::{PollFlags, readable, wait};
 use ringway_terminal::stop::Stop;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::retry_on_intr;
 use tracing::level_filters::LevelFilter;
 
 use crate::host::{Process, owner};
-use crate::vsctl::{has_vsctl, switch_version, vsctl};
+use crate::vsctl::{has_vsctl, switch_version, vsctl, wait_for_lock};
 
 /// The table of `iface-id`s for vifs whose toolstack has no place for one.
 const TABLE: &str = "/etc/ringway/ovs.toml";
@@ -72,7 +70,8 @@ pub(crate) fn run(args: &Plugger) -> Result<()> {
     ringway_confine::give_up_privileges()?;
     let link = rustix::stdio::stdin().try_clone_to_owned().context("standard input")?;
     let lock = RunDir::new(&args.dir).plugging();
-    let turn = match wait_for_turn(&lock) {
+    // This process has it until it ends, and so have its programs.
+    let turn = match wait_for_lock(&lock) {
         // The host has ended.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         turn => turn.with_context(|| lock.display().to_string())?,
@@ -104,14 +103,6 @@ pub(crate) fn run(args: &Plugger) -> Result<()> {
         let sources: Vec<_> = process.chain([readable((), &plugger.link)]).collect();
         wait(&sources, successor.pause())?;
     }
-}
-
-/// Waits until the plugger before, and the program that it ran, have ended. This process has the
-/// lock until it ends, and its programs do.
-fn wait_for_turn(lock: &Path) -> io::Result<File> {
-    let lock = OpenOptions::new().write(true).open(lock)?;
-    retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))?;
-    Ok(lock)
 }
 
 /// The process that waits for its turn.

@@ -454,11 +454,12 @@ fn a_guest_of_the_description_is_on_open_vswitch_with_its_ids() {
     let (place, pid) = (tempfile::tempdir().expect("a directory"), network.0.id());
     let dir = dir_in(&place);
     let switch = Switch::start(pid, dir.clone());
-    let description = with_guest("", "br-int.7");
+    let plugged = "[[guest]]\nname = 'b'\n[[guest.vif]]\nbridge = 'br-int'\nbind = 'plugged'\n";
+    let description = with_guest("", "br-int.7") + plugged;
     let host = Host::start_beside(pid, place, &description, &[("OVS_RUNDIR", dir.as_os_str())]);
     let place = Place { host, switch };
     let host = &place.host;
-    place.wait_for_ports("vif1.0");
+    place.wait_for_ports("vif1.0\nvif2.0");
     place.add_probe("tag=7 ");
     tool_ok(pid, "ip addr add 10.77.0.254/24 dev probe");
     assert_eq!(place.ask("get Port vif1.0 tag"), "7");
@@ -484,7 +485,12 @@ fn a_guest_of_the_description_is_on_open_vswitch_with_its_ids() {
     host.ping("a", "10.77.0.254");
 
     send(host.pid_of("guest a"), Signal::KILL);
-    place.wait_for_ports("probe");
+    place.wait_for_ports("probe\nvif2.0");
+    let Place { host, switch } = place;
+    host.signal(Signal::INT);
+    let (status, _place, log) = host.ended();
+    assert!(status.success(), "{log}");
+    assert_eq!(switch.ask("list-ports br-int"), "probe", "{log}");
 }
 
 #[test]
