@@ -270,7 +270,7 @@ fn on_ovs(
             if joining == Joining::Possible && was_for_ovs {
                 return Ok(Some((bridge, None)));
             }
-            return if has_vlans { Err(error) } else { Ok(None) };
+            return if has_vlans { Err(missing(error, &bridge.name)) } else { Ok(None) };
         }
         link => link?,
     };
@@ -300,10 +300,19 @@ fn on_ovs(
 }
 
 fn bridge_link(net: &mut impl Kernel, name: &str) -> io::Result<Link> {
-    let bridge = net.link(name)?;
+    let bridge = net.link(name).map_err(|error| missing(error, name))?;
     if !is_bridge(&bridge) {
         let what = format!("{name} is not a bridge of Linux (as `ip link` makes it)");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     Ok(bridge)
+}
+
+/// The error if there is no link of a bridge's name, with the remedy; any other as it is.
+fn missing(error: io::Error, name: &str) -> io::Error {
+    if error.kind() != io::ErrorKind::NotFound {
+        return error;
+    }
+    let what = format!("there is no interface {name}: make that bridge, or correct `bridge`");
+    io::Error::new(io::ErrorKind::NotFound, what)
 }

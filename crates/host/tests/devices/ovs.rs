@@ -48,7 +48,7 @@ fn the_next_process_takes_it_over_also_while_open_vswitch_is_restarted() {
         assert_eq!((next.index, place.link("vm1").is_up), (index, false), "it is as it was");
     }
     let refusal = place.made(&bridged("vm2", "br-int.7", None)).err().expect("there is no bridge");
-    assert!(refusal.to_string().contains("br-int"), "{refusal}");
+    assert!(refusal.to_string().contains("there is no interface br-int: make"), "{refusal}");
     assert_eq!(place.net.find("vm2"), None);
     place.net.add_ovs_bridge("br-int").expect("a bridge");
     let next = place.made(&bridged("vm1", "br-int", Some(1400))).expect("taken over");

@@ -49,9 +49,6 @@ pub(crate) fn check_bridges(host: &Host, network: HostNetwork) -> Result<()> {
         let checked = check_bridge(&mut HostKernel::open()?, &bridge.0, joining);
         let Err(error) = checked else { continue };
         let reason = match (error.kind(), network) {
-            (ErrorKind::NotFound, HostNetwork::Caller) => {
-                "there is no such interface: make it first, or describe a [[bridge]]".to_owned()
-            }
             (ErrorKind::NotFound, HostNetwork::Private) => {
                 "not started by root, the host has a network namespace of its own, and there only \
                  the bridges that a [[bridge]] describes"

@@ -179,7 +179,8 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     let whole = host.pid_of("ringway run");
     place.add_probe("tag=7 ");
     let refused = place.add_vm1(dir, "br-none");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("br-none"), "{refused:?}");
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(complaint.contains("there is no interface br-none: make that bridge"), "{complaint}");
     text_of(place.add_vm1(dir, "br-int.7"), "vif add");
     place.wait_for_ports("probe");
     place.count_announcements();
@@ -509,7 +510,11 @@ fn a_host_whose_guest_cannot_be_on_its_bridge_is_not_started() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     for (host, bridge, part) in [
-        ("", "br-none", "[[guest]] a: bridge br-none: there is no such interface"),
+        (
+            "",
+            "br-none",
+            "[[guest]] a: bridge br-none: there is no interface br-none: make that bridge",
+        ),
         ("", "lo", "[[guest]] a: bridge lo: lo is not a bridge of Linux"),
         ("isolate = true", "br-int", "start the host without --isolate"),
     ] {

@@ -212,7 +212,7 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() 
         (&[SCRIPT, ("vifname", "tap%d")], ["vifname", "tap%d"]),
         (&[SCRIPT, ("vifname", "sixteen-bytes-xx")], ["vifname", "sixteen"]),
         (&[SCRIPT, ("mtu", "60")], ["mtu", "60"]),
-        (&[BRIDGE], ["xenbr0", "link"]),
+        (&[BRIDGE], ["xenbr0", "interface"]),
     ];
     let with_bad_mac: &[Refused] = &[
         (&[SCRIPT, ("mac", "fe:ff:ff:ff:ff:ff")], ["mac", "fe:ff"]),
