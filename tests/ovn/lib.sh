@@ -301,6 +301,7 @@ declare -A pinger
 
 # Begins a TCP connection from a guest to another's echo server, with a line each 50 ms: NAME ADDRESS
 stream_start() {
+    rm -f "$state/stream"
     touch "$state/streaming"
     {
         line=0
@@ -310,13 +311,15 @@ stream_start() {
         done
     } | in_guest "$1" socat -t $((PATIENCE * 30)) - "TCP:$2:7" > "$state/stream" &
     streamer=$!
+    wait_soon "the TCP connection" test -s "$state/stream"
 }
 
 # Ends it, and checks that every line came back.
 stream_end() {
     rm "$state/streaming"
     wait "$streamer" || fail "the TCP connection has ended early: $(tail -n 1 "$state/stream")"
-    awk '$1 != NR - 1 { exit 1 } END { exit NR < 10 }' "$state/stream" || fail "lines of the TCP connection are lost"
+    awk '$1 != NR - 1 { is_wrong = 1 } END { exit is_wrong || NR < 10 }' "$state/stream" ||
+        fail "lines of the TCP connection are lost"
 }
 
 # Measures an event some times: NAME BOUND FROM ADDRESS COMMAND...
