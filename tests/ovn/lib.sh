@@ -351,3 +351,45 @@ report_lost() {
     [ "$bounds" = no ] || { [ "$median" -le "$bound" ] && [ "$worst" -le $((2 * bound)) ]; } ||
         over_bounds+=" $name ($*);"
 }
+
+# --- guests that move -----------------------------------------------------------------------------
+
+# The host on which each port is, whose guest has moved any number of times.
+declare -A place
+
+# Sets `old` and `new` for a move: PORT
+choose_hosts() {
+    old=${place[$1]}
+    if [ "$old" = hv2 ]; then new=hv3; else new=hv2; fi
+    place[$1]=$new
+}
+
+# A guest moves by `move_KIND`, and OVN follows: KIND PORT
+plain_move() {
+    choose_hosts "$2"
+    "move_$1"
+    wait_until 60 "OVN has moved $2" eval "[ \"\$(chassis_of $2)\" = $new ]"
+}
+
+# As plain_move, prepared as the page says: KIND PORT
+rarp_move() {
+    choose_hosts "$2"
+    page_text before-move hv1,hv2="$old,$new" "lsp-set-options web=lsp-set-options $2" | execute central
+    "move_$1"
+    wait_until 60 "the move of $2 is activated" is_activated "$2" "$new"
+    page_text after-move hv2="$new" "lsp-set-options web=lsp-set-options $2" | execute central
+    wait_until 60 "OVN has moved $2" eval "[ \"\$(chassis_of $2)\" = $new ]"
+}
+
+# The host on which a logical port is: PORT
+chassis_of() {
+    local id
+    id=$(on central ovn-sbctl --bare --columns=chassis find port_binding "logical_port=$1")
+    on central ovn-sbctl get chassis "$id" name
+}
+
+# Whether OVN has seen a port's announcement on a host: PORT HOST
+is_activated() {
+    on central ovn-sbctl --bare --columns=options find port_binding "logical_port=$1" |
+        grep -q "additional-chassis-activated=$2"
+}

@@ -19,15 +19,7 @@ wait_installed hv2 vif1.0 xen
 wait_until 30 "probe reaches web" reaches probe 10.9.0.1
 wait_until 30 "probe reaches db" reaches probe 10.9.0.2
 
-# The host on which each port is, whose guest has moved any number of times.
-declare -A place=([web]=hv2 [db]=hv2)
-
-# Sets `old` and `new` for a move: PORT
-choose_hosts() {
-    old=${place[$1]}
-    if [ "$old" = hv2 ]; then new=hv3; else new=hv2; fi
-    place[$1]=$new
-}
+place=([web]=hv2 [db]=hv2)
 
 # Whether a host serves a guest: HOST VIF DIRECTORY
 is_connected() {
@@ -45,35 +37,6 @@ move_xen() {
     xen_plug db "$new" 00:16:3e:77:00:02 10.9.0.2
     wait_soon "db is on $new" is_connected "$new" vif1.0 xen
     xen_unplug "$old"
-}
-
-# KIND PORT
-plain_move() {
-    choose_hosts "$2"
-    "move_$1"
-    wait_until 60 "OVN has moved $2" eval "[ \"\$(chassis_of $2)\" = $new ]"
-}
-
-rarp_move() {
-    choose_hosts "$2"
-    page_text before-move hv1,hv2="$old,$new" "lsp-set-options web=lsp-set-options $2" | execute central
-    "move_$1"
-    wait_until 60 "the move of $2 is activated" is_activated "$2" "$new"
-    page_text after-move hv2="$new" "lsp-set-options web=lsp-set-options $2" | execute central
-    wait_until 60 "OVN has moved $2" eval "[ \"\$(chassis_of $2)\" = $new ]"
-}
-
-# The host on which a logical port is: PORT
-chassis_of() {
-    local id
-    id=$(on central ovn-sbctl --bare --columns=chassis find port_binding "logical_port=$1")
-    on central ovn-sbctl get chassis "$id" name
-}
-
-# Whether OVN has seen a port's announcement on a host: PORT HOST
-is_activated() {
-    on central ovn-sbctl --bare --columns=options find port_binding "logical_port=$1" |
-        grep -q "additional-chassis-activated=$2"
 }
 
 measure 'virtio guest moves, plain claim' 10 probe 10.9.0.1 plain_move virtio web
