@@ -239,6 +239,28 @@ xen_unplug() {
     store "$1" rm "$xen_back/0" "$xen_front/0"
 }
 
+# Starts a guest without ringway, for comparison, behind a veth pair: NAME HOST MAC ADDRESS
+veth_start() {
+    unshare --net sleep infinity &
+    guest[$1]=$!
+    wait_soon "the network of $1" has_other_network "${guest[$1]}"
+    on "$2" ip link add "$1" type veth peer name eth0 address "$3" netns "${guest[$1]}"
+    on "$2" ip link set "$1" up
+    in_guest "$1" ip address add "$4/24" dev eth0
+    in_guest "$1" ip link set eth0 up
+    in_guest "$1" ethtool -K eth0 tx off > "$state/ethtool.log"
+}
+
+# Whether a process is in another network: PID
+has_other_network() {
+    [ "$(readlink "/proc/$1/ns/net")" != "$(readlink /proc/self/ns/net)" ]
+}
+
+# Gives it its port, with its id in the same transaction: NAME HOST
+veth_plug() {
+    on "$2" ovs-vsctl add-port br-int "$1" -- set interface "$1" "external_ids:iface-id=$1"
+}
+
 # Runs a command in the network of a guest: NAME COMMAND...
 in_guest() {
     nsenter --target "${guest[$1]}" --net -- "${@:2}"

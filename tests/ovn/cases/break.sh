@@ -18,16 +18,8 @@ wait_installed hv1 probe
 wait_installed hv2 web
 wait_installed hv2 vif1.0 xen
 
-# A port without ringway, for comparison: the end of a veth pair.
-unshare --net sleep infinity &
-guest[plain]=$!
-wait_soon "another network" eval '[ "$(readlink "/proc/${guest[plain]}/ns/net")" != "$(readlink /proc/self/ns/net)" ]'
-on hv2 ip link add plain type veth peer name eth0 address 52:54:00:77:00:08 netns "${guest[plain]}"
-on hv2 ip link set plain up
-in_guest plain ip address add 10.9.0.8/24 dev eth0
-in_guest plain ip link set eth0 up
-in_guest plain ethtool -K eth0 tx off > "$state/ethtool.log"
-on hv2 ovs-vsctl add-port br-int plain -- set interface plain external_ids:iface-id=plain
+veth_start plain hv2 52:54:00:77:00:08 10.9.0.8
+veth_plug plain hv2
 for address in 10.9.0.1 10.9.0.2 10.9.0.8; do
     wait_until 30 "probe reaches $address" reaches probe "$address"
 done
