@@ -35,7 +35,7 @@ skip() {
 }
 
 end_of_scenario() {
-    [ -z "$over_bounds" ] || fail "above the bound:$over_bounds"
+    [ -z "$over_bounds" ] || fail "beyond a bound:$over_bounds"
     say "all is as it should be"
 }
 
@@ -363,15 +363,21 @@ measure() {
 
 # Prints the lost pings of all trials, and notes if they are too many: NAME BOUND LOST...
 report_lost() {
-    local name=$1 bound=$2 sorted median worst
-    shift 2
+    report_trials "$1" lost "$2" 'median <= bound && most <= 2 * bound' "${@:3}"
+}
+
+# Prints what was measured in all trials, and notes if it is not as it should be: NAME UNIT BOUND CONDITION NUMBER...
+# The condition, in awk's words, is about `median`, `least`, `most` and `bound`.
+report_trials() {
+    local name=$1 unit=$2 bound=$3 condition=$4 sorted median
+    shift 4
     mapfile -t sorted < <(printf '%s\n' "$@" | sort --numeric)
-    median=${sorted[$(($# / 2))]} worst=${sorted[-1]}
-    echo "measured: $name: $* pings lost, median $median (bound $bound)"
-    printf '{"event":"%s","lost":[%s],"median":%d,"worst":%d,"bound":%d}\n' \
-        "$name" "$(IFS=,; echo "$*")" "$median" "$worst" "$bound" >> "$work/measured"
-    [ "$bounds" = no ] || { [ "$median" -le "$bound" ] && [ "$worst" -le $((2 * bound)) ]; } ||
-        over_bounds+=" $name ($*);"
+    median=${sorted[$(($# / 2))]}
+    echo "measured: $name: $unit $*, median $median (bound $bound)"
+    printf '{"event":"%s","%s":[%s],"median":%s,"least":%s,"most":%s,"bound":%s}\n' \
+        "$name" "$unit" "$(IFS=,; echo "$*")" "$median" "${sorted[0]}" "${sorted[-1]}" "$bound" >> "$work/measured"
+    [ "$bounds" = no ] || awk -v median="$median" -v least="${sorted[0]}" -v most="${sorted[-1]}" \
+        -v bound="$bound" "BEGIN { exit !($condition) }" || over_bounds+=" $name ($*);"
 }
 
 # --- guests that move -----------------------------------------------------------------------------
