@@ -9,6 +9,8 @@ PATIENCE=${PATIENCE:-4}
 # Of the hosts, and of guests: a process in their namespaces.
 declare -A host guest
 over_bounds=''
+# Whether guests and the datapath leave each other work in their frames.
+offloads=off
 # What the page calls `ringway`.
 PATH=$work/bin:$PATH
 
@@ -135,6 +137,8 @@ wait_soon() {
 # Starts Open vSwitch: HOST
 switch_start() {
     on "$1" /usr/share/openvswitch/scripts/ovs-ctl start "--system-id=$1" --no-ovs-vswitchd
+    [ "$offloads" = off ] ||
+        on "$1" ovs-vsctl --no-wait set open_vswitch . other_config:userspace-tso-enable=true
     vswitchd_start "$1"
 }
 
@@ -168,7 +172,7 @@ describe() {
 # Serves the virtual machines of a host, those in its /etc/ringway/host.toml: HOST
 serve() {
     # The datapath in Open vSwitch's own process would pass on frames without checksums, or uncut.
-    on "$1" sed -i '/^bridge/a csum = false\ngso = false' /etc/ringway/host.toml
+    [ "$offloads" = on ] || on "$1" sed -i '/^bridge/a csum = false\ngso = false' /etc/ringway/host.toml
     ringway_start "$1" /etc/ringway/host.toml default
 }
 
@@ -198,8 +202,10 @@ echo_start() {
 
 # Starts an emulated Xen on a host, with one guest that has no vif yet: NAME HOST
 xen_start() {
-    printf '[host]\ncsum = false\ngso = false\n[[guest]]\nname = "%s"\nmemory-mib = 16\n' "$1" |
-        on "$2" tee /etc/ringway/xen.toml
+    {
+        [ "$offloads" = on ] || printf '[host]\ncsum = false\ngso = false\n'
+        printf '[[guest]]\nname = "%s"\nmemory-mib = 16\n' "$1"
+    } | on "$2" tee /etc/ringway/xen.toml
     ringway_start "$2" /etc/ringway/xen.toml xen
     wait_until 30 "the guest $1" processes_of "$2" "guest run "
 }
@@ -248,7 +254,7 @@ veth_start() {
     on "$2" ip link set "$1" up
     in_guest "$1" ip address add "$4/24" dev eth0
     in_guest "$1" ip link set eth0 up
-    in_guest "$1" ethtool -K eth0 tx off > "$state/ethtool.log"
+    [ "$offloads" = on ] || in_guest "$1" ethtool -K eth0 tx off > "$state/ethtool.log"
 }
 
 # Whether a process is in another network: PID
@@ -373,7 +379,7 @@ report_trials() {
     shift 4
     mapfile -t sorted < <(printf '%s\n' "$@" | sort --numeric)
     median=${sorted[$(($# / 2))]}
-    echo "measured: $name: $unit $*, median $median (bound $bound)"
+    echo "measured: $name: $unit $*, median $median (bound ${bound/null/none})"
     printf '{"event":"%s","%s":[%s],"median":%s,"least":%s,"most":%s,"bound":%s}\n' \
         "$name" "$unit" "$(IFS=,; echo "$*")" "$median" "${sorted[0]}" "${sorted[-1]}" "$bound" >> "$work/measured"
     [ "$bounds" = no ] || awk -v median="$median" -v least="${sorted[0]}" -v most="${sorted[-1]}" \
