@@ -54,6 +54,15 @@ const PACKETS_MIN: f64 = 10.0;
 /// The state of a vif whose guest has connected.
 const CONNECTED: &str = "4";
 const STORE: &str = "/local/domain/0/backend/vif";
+/// Parts of what ringway says of a vif whose machine is off, starts or is paused.
+const AWAITED: [&str; 6] = [
+    "no front-end has connected",
+    "no front-end is connected",
+    "no front-end is listening",
+    "does not exist: the front-end must create it",
+    "the process that created this socket does not listen",
+    "the driver of the guest is not ready",
+];
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let cards = Verdicts::part(CHECK.absent, |out| emulated(facts, out));
@@ -66,10 +75,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 }
 
 /// A vif that ringway does not serve as it should. Whether its guest wants it, ringway cannot know,
-/// so this is no problem yet; a vif that waits for a guest is fine.
+/// so this is no problem yet; a vif that waits for a machine is fine, and its line says so.
 fn unserved(span: &Span<Vifs>, vif: &Vif) -> Option<Finding> {
     let Vif { name, state, .. } = vif;
-    let error = squeezed(vif.error.as_ref()?);
+    let error = vif.error.as_ref().filter(|it| !AWAITED.iter().any(|part| it.contains(part)))?;
+    let error = squeezed(error);
     let summary = match state.as_str() {
         "" | SERVED => format!("the vif {name} has a fault: {error}"),
         state => format!("the guest of {name} is not served ({state}): {error}"),
@@ -278,5 +288,13 @@ mod tests {
         let said = "the guest of vm1 is not served (Closed): slot 7 has 70000 bytes";
         assert_eq!(closed[0].summary, said);
         assert_eq!((found("Waiting", ""), found("Connected", "")), (vec![], vec![]));
+        for (state, error) in [
+            ("Waiting", "no front-end has connected to /run/vm1.sock (QEMU: -chardev ...)"),
+            ("Waiting", "/run/vm1.sock does not exist: the front-end must create it (QEMU: ...)"),
+            ("Initialising", "the driver of the guest is not ready, or its machine is paused"),
+        ] {
+            let error = format!(r#""error":"{error}","#);
+            assert_eq!(found(state, &error), vec![], "a machine may be off");
+        }
     }
 }
