@@ -1,5 +1,7 @@
 //! D43: filter rules drop packets, or are so many that each packet takes long.
 
+use std::collections::BTreeMap;
+
 use crate::check::{Check, FEW, Group, Judged, MOST, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use ringway_evidence::fact::{
@@ -91,23 +93,33 @@ fn programs(details: &LinkDetails, owners: Option<&ProgramOwners>) -> Vec<Findin
 }
 
 /// Rules and policies whose drops are not known.
-fn uncounted(span: &Span<Rules>) -> Option<Finding> {
-    let all = &span.after.uncounted;
-    let (first, _) = all.first_key_value()?;
-    let summary = match all.len() {
-        1 => format!("cannot tell what is dropped without a counter: {first}"),
-        count => format!(
-            "cannot tell what is dropped without a counter: {first}, and {} more such rules",
-            count - 1
-        ),
+fn uncounted(span: &Span<Rules>) -> Vec<Finding> {
+    let finding = |subject: &str, what: &str, cause: &str, all: &BTreeMap<String, usize>| {
+        let (first, _) = all.first_key_value()?;
+        let more = match all.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more such rules"),
+        };
+        let summary = format!("cannot tell what {what}: {first}{more}");
+        let quotes = all.values().take(QUOTED_MAX).map(|line| span.text.quote(*line));
+        Some(Finding::new(Severity::Unknown, subject, summary).cause(cause).quote(quotes))
     };
-    let finding = Finding::new(Severity::Unknown, "uncounted", summary)
-        .cause(
-            "A rule counts only where it says so (counter, before its verdict), and a policy of \
-             nftables never does: a last rule \"counter drop\" counts in its place.",
-        )
-        .quote(all.values().take(QUOTED_MAX).map(|line| span.text.quote(*line)));
-    Some(finding)
+    let without_counter = finding(
+        "uncounted",
+        "is dropped without a counter",
+        "A rule counts only where it says so (counter, before its verdict), and a policy of \
+         nftables never does: a last rule \"counter\" counts in its place.",
+        &span.after.uncounted,
+    );
+    let by_program = finding(
+        "queued",
+        "the program behind a queue drops",
+        "Packets wait in a queue for the program's verdict, and are dropped if no program reads \
+         it, unless the rule says bypass. /proc/net/netfilter/nfnetlink_queue has a line for each \
+         queue that is read, with what was dropped in columns 6 and 7.",
+        &span.after.queued,
+    );
+    without_counter.into_iter().chain(by_program).collect()
 }
 
 fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
@@ -372,6 +384,14 @@ mod tests {
             of_nft(|_| "table inet t {\n\tchain c {\n\t\tudp dport 9 drop\n\t}\n}\n".to_owned());
         assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
         assert!(found[0].summary.starts_with("cannot tell"), "{found:#?}");
+        let found = of_nft(|count| {
+            format!(
+                "table inet t {{\n\tchain c {{\n\t\tcounter packets {count} bytes 9 queue to 0\n\
+                 \t}}\n}}\n"
+            )
+        });
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
+        assert!(found[0].summary.contains("behind a queue"), "{found:#?}");
     }
 
     #[test]

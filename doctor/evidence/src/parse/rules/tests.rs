@@ -1,3 +1,5 @@
+//! What the parsers of rules read.
+
 use super::*;
 
 #[test]
@@ -70,6 +72,11 @@ fn a_row_of_drops_at_the_end_of_a_chain_is_its_default() {
                  1 1 ACCEPT tcp -- * * 0.0.0.0/0 0.0.0.0/0 tcp dpt:22\n \
                  1 1 REJECT tcp -- * * 0.0.0.0/0 0.0.0.0/0 reject-with tcp-reset\n";
     assert_eq!(default(shown).len(), 2);
+    let shown = "Chain INPUT (policy ACCEPT 5 packets, 300 bytes)\n \
+                 1 1 DROP all -- !lo * 0.0.0.0/0 0.0.0.0/0 /* at last */ ctstate NEW\n \
+                 1 1 DROP all -- * * 0.0.0.0/0 0.0.0.0/0 ADDRTYPE match dst-type BROADCAST\n \
+                 1 1 DROP all -- * * 0.0.0.0/0 0.0.0.0/0 /* x */ ctstate INVALID\n";
+    assert_eq!(default(shown).len(), 2);
 }
 
 #[test]
@@ -99,7 +106,7 @@ fn rules_that_iptables_shows_are_counted() {
     assert_eq!(read.dropping[rule].packets, 9, "{read:?}");
     assert_eq!(read.dropping["filter FORWARD: policy drop"].packets, 3);
     assert!(!read.dropping[rule].is_default);
-    let last = "filter long: REJECT all -- * * 0.0.0.0/0 0.0.0.0/0";
+    let last = "filter INPUT: long 0 -- eth0 * 0.0.0.0/0 0.0.0.0/0";
     assert!(read.dropping[last].is_default, "{read:?}");
     assert_eq!(read.chains["filter FORWARD"].rules, 1);
     assert_eq!(read.chains["filter INPUT"].hook.as_deref(), Some("input"));
@@ -127,4 +134,153 @@ fn the_way_into_a_chain_is_known() {
     assert_eq!(read.chains["filter INPUT"].hook.as_deref(), Some("input"));
     let long = &read.chains["filter long"];
     assert_eq!((long.rules, long.jumped, long.uncounted, &long.hook), (1, 9, 0, &None));
+}
+
+/// The texts of rules that drop by default, without their table.
+fn defaults(text: &str) -> Vec<String> {
+    let read = Rules::parse(&Text::new("rules", text)).expect("sound");
+    let rules = read.dropping.iter().filter(|(_, one)| one.is_default);
+    rules.map(|(rule, _)| rule.split_once(' ').expect("a table").1.to_owned()).collect()
+}
+
+/// Rules of `INPUT`, which accepts the rest.
+fn input(rules: &str) -> String {
+    let rules: String = rules.lines().map(|rule| format!("[1:1] -A INPUT {rule}\n")).collect();
+    format!("*filter\n:INPUT ACCEPT [5:300]\n{rules}COMMIT\n")
+}
+
+/// Rules of a chain that accepts the rest.
+fn chain(rules: &str) -> String {
+    let rules: String = rules.lines().map(|rule| format!("\t\t{rule}\n")).collect();
+    let hook = "type filter hook input priority 0; policy accept;";
+    format!("table inet t {{\n\tchain c {{\n\t\t{hook}\n{rules}\t}}\n}}\n")
+}
+
+#[test]
+fn what_takes_all_of_an_interface_or_of_new_connections_is_a_default() {
+    for (rule, is_default) in [
+        ("! -i lo -j DROP", true),
+        ("-m conntrack --ctstate NEW -j DROP", true),
+        ("-m state --state INVALID,NEW -j REJECT", true),
+        ("-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP", true),
+        ("-m comment --comment \"once -j ACCEPT\" -j DROP", true),
+        ("-j TARPIT", true),
+        ("-m addrtype --dst-type BROADCAST -j DROP", true),
+        ("-m pkttype --pkt-type multicast -j DROP", true),
+        ("-m addrtype --dst-type LOCAL -j DROP", false),
+        ("-m conntrack --ctstate INVALID -j DROP", false),
+        ("-s 10.0.0.0/8 -j DROP", false),
+        ("-m limit --limit 5/min -j DROP", false),
+    ] {
+        assert_eq!(defaults(&input(rule)).len(), usize::from(is_default), "{rule}");
+    }
+    for (rule, is_default) in [
+        ("iifname != \"lo\" X", true),
+        ("iifname { \"eth0\", \"eth1\" } X", true),
+        ("ct state new X", true),
+        ("ct state invalid,new X", true),
+        ("ct state { new, untracked } X", true),
+        ("ct state != { established, related } X", true),
+        ("add @scanners { ip saddr } X", true),
+        ("fib daddr type { broadcast, anycast, multicast } X", true),
+        ("meta pkttype broadcast X", true),
+        ("meta pkttype host X", false),
+        ("meta nfproto ipv6 log flags tcp options X", true),
+        ("xt match \"comment\" X", true),
+        ("add @flood { ip saddr limit rate over 9/second } X", false),
+        ("ct state invalid X", false),
+        ("icmp type redirect X", false),
+        ("meta l4proto tcp X", false),
+    ] {
+        let rule = rule.replace('X', "counter packets 3 bytes 1 drop");
+        assert_eq!(defaults(&chain(&rule)).len(), usize::from(is_default), "{rule}");
+    }
+}
+
+#[test]
+fn a_row_of_drops_goes_on_over_rules_that_let_nothing_pass() {
+    for between in ["-j MARK --set-xmark 0x1/0xffffffff", "-j SET --add-set s src", "-j ULOG"] {
+        let all = defaults(&input(&format!("-p udp -j REJECT\n{between}\n-j DROP")));
+        assert_eq!(all, ["INPUT: -j DROP", "INPUT: -p udp -j REJECT"], "{between}");
+    }
+    for between in ["-p tcp -j ACCEPT", "-p tcp -j RETURN", "-j NFQUEUE --queue-num 0"] {
+        let all = defaults(&input(&format!("-p udp -j REJECT\n{between}\n-j DROP")));
+        assert_eq!(all, ["INPUT: -j DROP"], "{between}");
+    }
+}
+
+#[test]
+fn a_chain_that_drops_all_is_judged_by_the_rules_that_send_to_it() {
+    let text = |sends: &str| {
+        input(sends).replace("[5:300]\n", "[5:300]\n:LOGDROP - [0:0]\n").replace(
+            "COMMIT",
+            "[9:1] -A LOGDROP -m limit --limit 5/min -j LOG\n[9:1] -A LOGDROP -j DROP\nCOMMIT",
+        )
+    };
+    let some = text("-p tcp --dport 25 -j LOGDROP\n-p tcp --dport 22 -j ACCEPT");
+    let read = Rules::parse(&Text::new("rules", some.as_str())).expect("sound");
+    let names: Vec<&str> = read.dropping.keys().map(String::as_str).collect();
+    assert_eq!(names, ["filter INPUT: -p tcp --dport 25 -j LOGDROP"]);
+    assert!(defaults(&some).is_empty());
+    let all = text("-p tcp --dport 22 -j ACCEPT\n-p udp -j LOGDROP\n-j LOGDROP");
+    assert_eq!(defaults(&all), ["INPUT: -j LOGDROP", "INPUT: -p udp -j LOGDROP"]);
+    // Without counters where packets are sent, those of the chain are left.
+    let nft = |sends: &str| {
+        let more = "\tchain deny {\n\t\tlog\n\t\tcounter packets 3 bytes 1 drop\n\t}\n}\n";
+        chain(sends).strip_suffix("}\n").expect("a table").to_owned() + more
+    };
+    let read = |text: String| Rules::parse(&Text::new("nft", text)).expect("sound").dropping;
+    assert!(
+        !read(nft("tcp dport 25 jump deny\ntcp dport 22 accept"))["inet t deny: drop"].is_default
+    );
+    assert!(read(nft("tcp dport 22 accept\ngoto deny"))["inet t deny: drop"].is_default);
+}
+
+#[test]
+fn what_follows_a_chain_decides_about_its_last_rules() {
+    // As ufw does: what it drops without a word is dropped by its policy, too.
+    let text = "*filter\n:INPUT DROP [5:300]\n:after - [0:0]\n:before - [0:0]\n:skip - [0:0]\n\
+                [9:1] -A INPUT -j before\n[9:1] -A INPUT -j after\n\
+                [3:1] -A after -p udp --dport 137 -j skip\n[2:1] -A before -p tcp -j ACCEPT\n\
+                [2:1] -A before -p udp -j DROP\n[3:1] -A skip -j DROP\nCOMMIT\n";
+    let all = ["INPUT: policy drop", "after: -p udp --dport 137 -j skip", "before: -p udp -j DROP"];
+    assert_eq!(defaults(text), all);
+    let open = text.replace("INPUT DROP", "INPUT ACCEPT");
+    assert!(defaults(&open).is_empty(), "{:?}", defaults(&open));
+}
+
+#[test]
+fn counters_of_nft_count_wherever_they_are() {
+    let text = "table inet t {\n\tcounter lost { # handle 3\n\t\tpackets 7 bytes 1\n\t}\n\tchain \
+                c {\n\t\ttype filter hook input priority 0; policy drop;\n\t\ttcp dport 22 \
+                accept\n\t\tudp dport 9 counter name \"lost\" drop comment \"a } brace\"\n\t\t\
+                counter packets 5 bytes 1 comment \"the rest\"\n\t}\n}\n";
+    let read = Rules::parse(&Text::new("nft", text)).expect("sound");
+    assert!(read.uncounted.is_empty(), "{read:?}");
+    let rule = "inet t c: udp dport 9 drop comment \"a } brace\"";
+    let packets = |rule: &str| read.dropping.get(rule).map(|one| (one.packets, one.is_default));
+    assert_eq!(packets(rule), Some((7, true)));
+    assert_eq!(packets("inet t c: policy drop"), Some((5, true)));
+}
+
+#[test]
+fn what_drops_unseen_is_known() {
+    let text = "table inet t {\n\tmap ports {\n\t\ttype ifname : verdict\n\t\telements = { \
+                \"a\" : accept, \"b\" : drop,\n\t\t\t     80 : jump web }\n\t}\n\tchain web \
+                {\n\t}\n\tchain c {\n\t\ttype filter hook input priority 0; policy accept;\n\t\t\
+                counter packets 3 bytes 1 queue flags bypass to 0\n\t\tiifname vmap @ports\n\t}\n\
+                }\n";
+    let read = Rules::parse(&Text::new("nft", text)).expect("sound");
+    let names = |all: &BTreeMap<String, usize>| all.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&read.queued), ["inet t c: queue flags bypass to 0"]);
+    assert_eq!(names(&read.uncounted), ["inet t c: iifname vmap @ports"]);
+    assert_eq!(read.chains["inet t web"].uncounted, 1);
+    let read = Rules::parse(&Text::new("iptables-save", input("-j NFQUEUE --queue-num 3")));
+    assert_eq!(names(&read.expect("sound").queued), ["filter INPUT: -j NFQUEUE --queue-num 3"]);
+}
+
+#[test]
+fn chains_that_send_to_each_other_come_to_an_end() {
+    let text = "*filter\n:a - [0:0]\n:b - [0:0]\n[1:1] -A a -j b\n[1:1] -A b -j a\nCOMMIT\n";
+    assert_eq!(Rules::parse(&Text::new("iptables-save", text)).expect("sound").count(), 2);
 }
