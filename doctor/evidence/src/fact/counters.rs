@@ -376,7 +376,10 @@ impl Fact for Span<Rules> {
         match at.command_span(IPTABLES) {
             Ok(Span { text, .. }) if is_legacy(&text) && at.command(LEGACY[0]).is_ok() => listed,
             Ok(saved) => Ok(saved),
-            Err(gap) => listed.map_err(|_| gap),
+            Err(gap) => listed.map_err(|own| match own {
+                Gap::Unreadable { .. } => own,
+                _ => gap,
+            }),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::check::{Check, FEW, Group, Judged, MOST, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
+use ringway_evidence::Gap;
 use ringway_evidence::fact::{
     Basis, LegacyRules, LinkDetails, ProgramOwners, Span, Tried, float, sum,
 };
@@ -53,8 +54,14 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let all: Vec<&Span<Rules>> = facts.rules.ok().into_iter().chain(&facts.legacy.0).collect();
     let programs: Vec<Finding> =
         facts.details.ok().map(|details| programs(details, facts.owners.ok())).unwrap_or_default();
-    if all.iter().all(|span| span.after.chains.is_empty()) && programs.is_empty() {
+    // What is not understood is there.
+    let unread = facts.rules.get().err().filter(|gap| matches!(gap, Gap::Unreadable { .. }));
+    let has_none = all.iter().all(|span| span.after.chains.is_empty());
+    if has_none && programs.is_empty() && unread.is_none() {
         return not_here(CHECK.absent);
+    }
+    if let Some(gap) = unread {
+        out.unread("filter rules", &gap);
     }
     out.add(programs);
     for span in &all {
@@ -392,6 +399,13 @@ mod tests {
         });
         assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
         assert!(found[0].summary.contains("behind a queue"), "{found:#?}");
+    }
+
+    #[test]
+    fn rules_that_are_not_understood_are_not_absent() {
+        let found = of_nft(|_| "table inet t {\n\tchain c {\n".to_owned());
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
+        assert!(found[0].summary.contains("expected the end of a table"), "{found:#?}");
     }
 
     #[test]
