@@ -361,6 +361,7 @@ impl Fact for Span<Neighbours> {
 
 const NFT: &[&str] = &["nft", "-a", "list", "ruleset"];
 const IPTABLES: &[&str] = &["iptables-save", "-c"];
+const IP6TABLES: &[&str] = &["ip6tables-save", "-c"];
 
 impl Fact for Span<Rules> {
     const PIECES: &'static [Piece] = &[Piece::Sampled(NFT), Piece::Sampled(IPTABLES)];
@@ -372,9 +373,8 @@ impl Fact for Span<Rules> {
         if listed.as_ref().is_ok_and(|span| span.after.count() > 0) {
             return listed;
         }
-        let is_legacy = |text: &Text| !text.value().contains("(nf_tables)");
         match at.command_span(IPTABLES) {
-            Ok(Span { text, .. }) if is_legacy(&text) && at.command(LEGACY[0]).is_ok() => listed,
+            Ok(Span { text, .. }) if !is_of_nft(&text) && at.command(LEGACY[0]).is_ok() => listed,
             Ok(saved) => Ok(saved),
             Err(gap) => listed.map_err(|own| match own {
                 Gap::Unreadable { .. } => own,
@@ -384,8 +384,13 @@ impl Fact for Span<Rules> {
     }
 }
 
+/// Whether `iptables-save` shows rules of nftables.
+fn is_of_nft(text: &Text) -> bool {
+    text.value().contains("(nf_tables)")
+}
+
 /// Rules of older iptables versions, for IPv4 and IPv6, which exist beside those of nftables and
-/// are in no list of theirs.
+/// are in no list of theirs; those for IPv6 of versions without `legacy` in their names, too.
 #[derive(Debug)]
 pub struct LegacyRules(pub Vec<Span<Rules>>);
 
@@ -397,11 +402,18 @@ impl Fact for LegacyRules {
         Piece::Sampled(IPTABLES),
         Piece::Sampled(LEGACY[0]),
         Piece::Sampled(LEGACY[1]),
+        Piece::Sampled(IP6TABLES),
     ];
 
     fn read(at: &Reader) -> Result<Self, Gap> {
         let all = LEGACY.iter().filter_map(|words| at.command_span(words).ok());
-        Ok(LegacyRules(all.collect()))
+        let listed: Result<Span<Rules>, Gap> = at.command_span(NFT);
+        let is_listed = listed.is_ok_and(|span| span.after.count() > 0);
+        let is_more = |span: &Span<Rules>| {
+            !(is_listed && is_of_nft(&span.text)) && at.command(LEGACY[1]).is_err()
+        };
+        let of_ipv6 = at.command_span(IP6TABLES).ok().filter(is_more);
+        Ok(LegacyRules(all.chain(of_ipv6).collect()))
     }
 }
 

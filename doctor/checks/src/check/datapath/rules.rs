@@ -402,6 +402,24 @@ mod tests {
     }
 
     #[test]
+    fn rules_for_ipv6_are_judged_where_iptables_has_one_form() {
+        let mut pieces = Vec::new();
+        for (sample, drops) in [(1, 0), (2, 90)] {
+            let dev = format!("{DEV}  eth0: 0 {} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", drops * 10);
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), dev));
+            for (program, rule) in [("iptables", "-j ACCEPT"), ("ip6tables", "-p tcp -j DROP")] {
+                let rules = format!("*filter\n:INPUT ACCEPT [5:3]\n[{drops}:1] -A INPUT {rule}\n");
+                pieces.push((format!("{path}/commands/{program}-save_-c"), rules + "COMMIT\n"));
+            }
+        }
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Warning), "{found:#?}");
+        assert_eq!(found[0].evidence[0].file, "ip6tables-save -c", "{found:#?}");
+    }
+
+    #[test]
     fn rules_that_are_not_understood_are_not_absent() {
         let found = of_nft(|_| "table inet t {\n\tchain c {\n".to_owned());
         assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
