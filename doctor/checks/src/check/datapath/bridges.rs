@@ -52,7 +52,8 @@ const SWITCHES: [(&str, &str); 2] = [
 /// The beginning of the names of chains for bridged frames.
 const OF_BRIDGES: &str = "bridge ";
 /// Parts of the names of chains that programs for containers make.
-const CONTAINERS: [&str; 6] = ["DOCKER", "KUBE-", "CNI-", "FLANNEL", "NETAVARK", "cali-"];
+const CONTAINERS: [&str; 9] =
+    ["antrea", "cali-", "cilium", "cni-", "docker", "flannel", "kube-", "netavark", "weave"];
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
@@ -321,7 +322,8 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
         return None;
     }
     let chains = rules.iter().flat_map(|rules| rules.chains.keys());
-    let mut chains = chains.filter(|name| CONTAINERS.iter().any(|part| name.contains(part)));
+    let is_theirs = |name: &str| CONTAINERS.iter().any(|part| name.contains(part));
+    let mut chains = chains.filter(|name| is_theirs(&name.to_lowercase()));
     let summary = format!("frames of {nic} pass through {count} IP rules: {rate:.0} a second");
     let cause = "br_netfilter passes bridged frames to the IP rules. Each frame is matched against \
                  them and tracked, although it is only forwarded.";
@@ -461,16 +463,29 @@ mod tests {
 
     #[test]
     fn a_container_host_needs_its_frames_in_the_rules() {
-        let severity = |chain: &str| {
-            let all: String = (0..200).map(|_| format!("[0:0] -A {chain} -j RETURN\n")).collect();
-            let rules = [1, 2].map(|sample| rules(&format!(":{chain} - [0:0]\n{all}"), sample));
-            let mut more = vec![("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n")];
-            more.extend(rules.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+        let severity = |file: &str, rules: &str| {
+            let [first, second] = [1, 2].map(|sample| format!("sample-{sample}/commands/{file}"));
+            let switch = "proc/sys/net/bridge/bridge-nf-call-iptables";
+            let more = [(switch, "1\n"), (first.as_str(), rules), (second.as_str(), rules)];
             found(&[("br0", 0, 0), ("a", MUCH, 0), ("b", 0, MUCH)], &more)[0].severity
         };
-        assert_eq!(
-            (severity("DOCKER-USER"), severity("other")),
-            (Severity::Note, Severity::Warning)
-        );
+        for (chain, expected) in [
+            ("DOCKER-USER", Severity::Note),
+            ("CILIUM_FORWARD", Severity::Note),
+            ("other", Severity::Warning),
+        ] {
+            let all = format!("[0:0] -A {chain} -j RETURN\n").repeat(200);
+            let (_, rules) = rules(&format!(":{chain} - [0:0]\n{all}"), 1);
+            assert_eq!(severity("iptables-save_-c", &rules), expected, "{chain}");
+        }
+        for (table, expected) in [
+            ("ip docker-bridges", Severity::Note),
+            ("ip kube-proxy", Severity::Note),
+            ("inet filter", Severity::Warning),
+        ] {
+            let all = "\t\treturn\n".repeat(200);
+            let rules = format!("table {table} {{\n\tchain forward {{\n{all}\t}}\n}}\n");
+            assert_eq!(severity("nft_-a_list_ruleset", &rules), expected, "{table}");
+        }
     }
 }
