@@ -51,3 +51,17 @@ fn lines_that_cannot_be_read_are_counted_and_state_nothing() {
     let garbage = self::report("d39-sick-sos", &[(path, "? what\n")]);
     assert_eq!(said(&garbage, "D39"), Vec::<&str>::new());
 }
+
+#[test]
+fn one_sample_has_no_check_mark_for_what_two_would_show() {
+    let dev = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n   \
+               br0: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n";
+    let bridge = ("sys/class/net/br0/bridge/ageing_time", "30000\n");
+    let snmp = "Tcp: RetransSegs OutSegs\nTcp: 5 9\n";
+    let more = [("proc/net/dev", dev), bridge, ("proc/net/snmp", snmp)];
+    let report = report("d43-healthy-sos", &more);
+    let marks = report.findings.iter().filter(|one| one.severity == Severity::Ok);
+    let marks: Vec<&str> = marks.map(|one| one.check.as_str()).collect();
+    assert!(marks.contains(&"D43"), "{marks:?}");
+    assert!(!marks.contains(&"D42") && !marks.contains(&"D33"), "{marks:?}");
+}

@@ -96,6 +96,15 @@ impl Verdicts {
         }
     }
 
+    /// The result of a check that compares samples where there is one only: it has judged nothing
+    /// that would not be a finding. `what` is named with its verb, such as `floods are`.
+    fn one_sample(&self, what: &str) -> Judged {
+        match self.findings.is_empty() {
+            true => not_here(format!("{what} only known since the boot")),
+            false => Ok(()),
+        }
+    }
+
     /// Adds the results of two parts of a check. If one could not be read, that is reported beside
     /// the findings of the other. The check does not apply to a host only if neither part does.
     fn both(&mut self, first: CheckResult, second: CheckResult, subject: &str) -> Judged {

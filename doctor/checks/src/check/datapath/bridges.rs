@@ -102,6 +102,9 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if !is_any {
         return not_here(CHECK.absent);
     }
+    if span.basis == Basis::SinceBoot {
+        return out.one_sample("what bridges flood and drop is");
+    }
     out.well("bridges send frames to the right ports", None);
     Ok(())
 }

@@ -123,7 +123,11 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     out.tried(&facts.disciplines, "queueing disciplines");
     let quote = limits.first().map(|limit| limit.quote.clone());
     let quote = quote.or(policed.quote).or(floods.quote);
-    out.well(format!("{count} limits are configured, and none is reached"), quote);
+    let reached = match span.basis {
+        Basis::Samples => ", and none is reached",
+        Basis::SinceBoot => "; what reaches them is only known since the boot",
+    };
+    out.well(format!("{count} limits are configured{reached}"), quote);
     Ok(())
 }
 

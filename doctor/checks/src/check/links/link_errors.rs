@@ -53,7 +53,15 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             out.add(errors(span, nic, &after.since(&before)));
         }
     }
-    out.well("links have almost no errors, and stay up", None);
+    out.well(
+        match span.basis {
+            Basis::Samples => "links have almost no errors, and stay up",
+            Basis::SinceBoot => {
+                "no link is slow or half duplex; errors are only known since the boot"
+            }
+        },
+        None,
+    );
     Ok(())
 }
 

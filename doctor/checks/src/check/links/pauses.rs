@@ -29,7 +29,7 @@ facts! {
 const PAUSES_MIN: f64 = 50.0;
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    let mut is_counted = false;
+    let (mut is_counted, mut is_compared) = (false, false);
     for nic in facts.nics.names() {
         if facts.nics.role(&nic) != NicRole::Physical {
             continue;
@@ -37,12 +37,16 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         let Ok(span) = facts.counters.of(&nic) else { continue };
         is_counted |= span.after.counters.keys().any(|name| counts_pauses(name).is_some());
         if span.basis == Basis::Samples {
+            is_compared = true;
             out.add(of_way(&span, &nic, false));
             out.add(of_way(&span, &nic, true));
         }
     }
     if !is_counted {
         return not_here(CHECK.absent);
+    }
+    if !is_compared {
+        return out.one_sample("pause frames are");
     }
     out.well("cards almost never pause each other", None);
     Ok(())

@@ -3,7 +3,7 @@
 #[path = "rings/coalescing.rs"]
 mod coalescing;
 
-use crate::check::{Check, Group, Judged, Verdicts, rule};
+use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Finding, Knob, Severity};
 use ringway_evidence::Gap;
 use ringway_evidence::fact::{
@@ -38,7 +38,7 @@ facts! {
 }
 
 fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
-    let mut is_any_seen = false;
+    let (mut is_any_seen, mut has_one_sample) = (false, false);
     for nic in facts.nics.names() {
         if matches!(facts.nics.role(&nic), NicRole::Software | NicRole::Backend) {
             continue;
@@ -47,21 +47,34 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
             match part(facts, &nic) {
                 Ok(found) => out.add(found),
                 Err(Gap::Missing { .. }) => continue,
+                Err(Gap::NotHere(_)) => {
+                    has_one_sample = true;
+                    continue;
+                }
                 Err(gap) => out.unread(nic.clone(), &gap),
             }
             is_any_seen = true;
         }
     }
-    if is_any_seen {
-        out.well("no ring was full, and no card interrupts too often", None);
+    match (has_one_sample, is_any_seen) {
+        (true, true) => {
+            let said = "no card is late to interrupt; full rings are only known since the boot";
+            out.well(said, None);
+        }
+        (true, false) => return out.one_sample("full rings are"),
+        (false, true) => out.well("no ring was full, and no card interrupts too often", None),
+        (false, false) => {}
     }
     Ok(())
 }
 
 fn rings(facts: &Facts, nic: &str) -> Result<Option<Finding>, Gap> {
     let span = facts.missed.of(nic)?;
+    if span.basis == Basis::SinceBoot {
+        return not_here(CHECK.absent);
+    }
     let missed = span.after.0.saturating_sub(span.before.0);
-    if missed == 0 || span.basis == Basis::SinceBoot {
+    if missed == 0 {
         return Ok(None);
     }
     let rate = float(missed) / span.seconds;

@@ -43,6 +43,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if listeners.is_none() && datagrams.is_none() {
         return not_here(CHECK.absent);
     }
+    let of_datagrams = datagrams.into_iter().flat_map(|DatagramSockets(tables)| tables);
+    let mut bases =
+        listeners.iter().map(|span| span.basis).chain(of_datagrams.map(|it| it.1.basis));
+    if bases.all(|basis| basis == Basis::SinceBoot) {
+        return out.one_sample("what programs read is");
+    }
     if let Some(span) = listeners.filter(|span| span.basis == Basis::Samples) {
         out.add(full(facts, span).into_iter().take(REPORTED_MAX));
     }

@@ -368,8 +368,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let counters = &facts.counters;
     if counters.basis == Basis::SinceBoot {
         // What was lost since the boot may be long over, and rates of days say little.
-        out.well("protocol losses are only known since the boot", None);
-        return Ok(());
+        return out.one_sample("what protocols lose is");
     }
     for reason in &REASONS {
         let found = reason.judge(counters).map(|found| half_open(facts, found));
