@@ -23,7 +23,7 @@ mod user;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, set_no_new_privs};
@@ -44,8 +44,8 @@ pub struct Confinement<'a> {
     /// A directory that it shares with other processes. It may remove its sockets there, create
     /// some if its role does, and read or change no file.
     pub sockets: Option<&'a Path>,
-    /// The directory of the host's description, whose files it may read.
-    pub description: Option<&'a Path>,
+    /// The directories of the host's description, whose files it may read.
+    pub description: &'a [PathBuf],
     /// The directory where it keeps the last accepted one, apart from other files of its own.
     pub accepted: Option<&'a Path>,
     /// Devices that it may open; those that do not exist now are left out.
@@ -126,7 +126,7 @@ impl Confinement<'static> {
             files: None,
             user_of: None,
             sockets: None,
-            description: None,
+            description: &[],
             accepted: None,
             devices: &[],
             role,
@@ -144,9 +144,8 @@ impl Confinement<'_> {
         debug_assert!(self.devices.iter().all(|device| devices(self.role).contains(device)));
         debug_assert!(self.files.is_none() || self.role.has_files());
         debug_assert!(self.sockets.is_none() || self.role.has_sockets());
-        debug_assert!(
-            self.description.or(self.accepted).is_none() || self.role.reads_description()
-        );
+        debug_assert!(self.description.is_empty() || self.role.reads_description());
+        debug_assert!(self.accepted.is_none() || self.role.reads_description());
         let threads = fs::read_dir("/proc/self/task").map_err(at("count threads"))?.count();
         if threads != 1 {
             return Err(ConfineError::Threads(threads));

@@ -71,6 +71,13 @@ impl Accepted {
         &self.file
     }
 
+    /// The directory of the file, and that of what it is a link to, if it is one.
+    pub(crate) fn dirs(&self) -> Vec<PathBuf> {
+        let linked = fs::canonicalize(&self.file).ok();
+        let files = [Some(self.file.clone()), linked].into_iter().flatten();
+        files.filter_map(|file| Some(file.parent()?.to_owned())).collect()
+    }
+
     pub(crate) fn kept(&self) -> &Path {
         &self.kept
     }

@@ -81,9 +81,10 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let rereads = rereads.transpose()?;
     let control = ControlSocket::bind(&control)?;
     let group = host.socket_group.as_ref().map(socket_group::join);
+    let described = rereads.as_ref().map(Accepted::dirs).unwrap_or_default();
     confine(&Confinement {
         files: file.is_some().then(|| own.path()),
-        description: rereads.as_ref().and_then(|it| it.file().parent()),
+        description: &described,
         accepted: rereads.as_ref().and_then(Accepted::of_service),
         ..Confinement::of(Role::Opener)
     })?;

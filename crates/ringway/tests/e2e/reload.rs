@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received, VifStatus};
@@ -336,9 +337,12 @@ fn next_event(link: &Link) -> OpenerEvent {
 fn an_opener_without_a_supervisor_reads_the_description_and_keeps_the_accepted_one() {
     let Some(_turn) = shared_turn(&[]) else { return };
     let place = tempfile::tempdir().expect("a directory");
-    let [run, state, etc] = ["run", "state", "etc"].map(|name| place.path().join(name));
-    [&run, &state, &etc].into_iter().for_each(|dir| fs::create_dir(dir).expect("ours"));
+    let dirs = ["run", "state", "etc", "linked"].map(|name| place.path().join(name));
+    dirs.iter().for_each(|dir| fs::create_dir(dir).expect("ours"));
+    let [run, state, etc, linked] = dirs;
     let file = etc.join("ringway.toml");
+    fs::write(linked.join("host.toml"), "").expect("written");
+    symlink(linked.join("host.toml"), &file).expect("a link");
     let usage = Usage { has_toolstack: true, ..Usage::default() };
     let mut host = ringway_description::Host::empty(usage).expect("good");
     host.origin = Some(Origin { file: file.clone(), usage });
