@@ -12,8 +12,6 @@ mod vif;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
-use std::fs;
-use std::path::Path;
 
 use ringway_datapath::Mirrored;
 use ringway_worker::Policy;
@@ -45,8 +43,6 @@ const VIFS_MAX: usize = 32;
 const PORTS_MIN: usize = 64;
 /// The name of the connection of a tenant's process to the others, as a port.
 const TRUNK: &str = "trunk";
-/// Bytes of a description: far more than the longest with all guests.
-pub const FILE_LEN_MAX: u64 = 4 << 20;
 
 /// An invalid description: all that is wrong with it, by line.
 #[derive(Debug)]
@@ -63,7 +59,7 @@ struct Fault {
 }
 
 impl DescriptionError {
-    fn of_file(file: &str, message: String) -> DescriptionError {
+    pub(crate) fn of_file(file: &str, message: String) -> DescriptionError {
         DescriptionError { file: file.to_owned(), faults: vec![Fault { at: None, message }] }
     }
 
@@ -116,22 +112,6 @@ pub struct Usage {
     pub isolate: bool,
     /// Guests and bridges come from another toolstack.
     pub has_toolstack: bool,
-}
-
-/// Reads the description of a host: its text, and what it says.
-///
-/// # Errors
-/// Everything that is wrong, and where.
-pub fn read(path: &Path, usage: Usage) -> Result<(String, Host), DescriptionError> {
-    let file = path.display().to_string();
-    let fail = |message| DescriptionError::of_file(&file, message);
-    let len = fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
-    if len > FILE_LEN_MAX {
-        return Err(fail(format!("has {len} bytes, expected at most {FILE_LEN_MAX}")));
-    }
-    let content = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-    let host = parse(&file, &content, usage)?;
-    Ok((content, host))
 }
 
 /// Parses a description in memory; `file` is its name in errors.

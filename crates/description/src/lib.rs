@@ -10,6 +10,7 @@ mod isolation;
 mod limits;
 mod ovs;
 mod quantity;
+mod read;
 mod section;
 mod value;
 
@@ -29,10 +30,9 @@ use serde::{Deserialize, Serialize};
 use limits::{per_second, storm};
 
 pub use changes::differences;
-pub use file::{
-    COMPLETION_OBSOLETE, DescriptionError, FILE_LEN_MAX, Usage, parse, parse_vhost, read,
-};
+pub use file::{COMPLETION_OBSOLETE, DescriptionError, Usage, parse, parse_vhost};
 pub use ovs::{BridgeName, IfaceId, VmUuid};
+pub use read::{FILE_LEN_MAX, read, read_again};
 pub use value::{
     Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
     MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName,

@@ -114,7 +114,7 @@ impl<'a> Reloads<'a> {
         if isolation.is_changing() || !std::mem::take(&mut self.is_wanted) {
             return Ok(());
         }
-        match description::read(&self.origin.file, self.origin.usage) {
+        match description::read_again(&self.origin.file, self.origin.usage) {
             Ok((content, host)) => {
                 isolation.reload(host, Keep { kept: self.kept.clone(), content });
             }
@@ -168,7 +168,7 @@ impl<'a> Reloads<'a> {
     }
 
     fn begin(&mut self) -> Option<Outcome> {
-        match description::read(&self.origin.file, self.origin.usage) {
+        match description::read_again(&self.origin.file, self.origin.usage) {
             Ok((content, host)) => {
                 let keep = Keep { kept: self.kept.clone(), content };
                 self.pending = Some(Pending { host, keep, due: None });

@@ -299,7 +299,7 @@ impl Opening {
     /// Reads the description again from its file.
     fn read_again(&mut self) {
         let read = self.origin().and_then(|Origin { file, usage }| {
-            description::read(file, *usage).map_err(|error| error.to_string())
+            description::read_again(file, *usage).map_err(|error| error.to_string())
         });
         self.reload(read, None);
     }
