@@ -10,6 +10,7 @@ use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
 use ringway_vif_shell::LeftOut;
 use ringway_xenbus::Keys;
+use ringway_xenbus::rules::as_set;
 
 use crate::drop_log::DropLog;
 use crate::shared::Shared;
@@ -65,7 +66,7 @@ impl<W: World> VifState<W> {
             return Err(error.to_string());
         }
         if self.connection.is_some() {
-            tracing::info!(vif, rules = ?self.rules.wanted, "rules have changed");
+            tracing::info!(vif, "rules: {}", as_set(&self.rules.wanted));
         }
         Ok(())
     }

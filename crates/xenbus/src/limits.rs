@@ -311,6 +311,8 @@ impl fmt::Display for Value {
             Value::Rate(rate) => rate.fmt(f),
             Value::Link(link) => link.fmt(f),
             Value::Offloads(wish) => wish.fmt(f),
+            // A weight is never 0.
+            Value::Number(0) => f.write_str("none"),
             Value::Number(number) => number.fmt(f),
         }
     }
@@ -499,7 +501,7 @@ mod tests {
             unknown: FloodWish { rate: Some(0), mbit: None },
             ..VifLimits::default()
         };
-        assert_eq!(limits.to_string(), "rate 50Mb/s, weight 4, unknown-rate 0");
+        assert_eq!(limits.to_string(), "rate 50Mb/s, weight 4, unknown-rate none");
         assert_eq!(VifLimits::default().to_string(), "no limits");
     }
 

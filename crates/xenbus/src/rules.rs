@@ -141,6 +141,22 @@ pub fn keys_of(rules: &PortRules) -> Vec<(&'static str, String)> {
     all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
+/// The rules that are set, as users write them: `allowed-ips fd77::1, router true`; `no rules`
+/// without any.
+pub fn as_set(rules: &PortRules) -> String {
+    let text = |(key, value): (&str, String)| {
+        let rule = RULES.iter().find(|rule| rule.key == key)?;
+        let value = match (rule.form, value.as_str()) {
+            (Form::Flag | Form::FlagOrTrue, "1") => "true",
+            (Form::Flag | Form::FlagOrTrue, _) => "false",
+            (_, value) => value,
+        };
+        Some(format!("{} {value}", rule.name))
+    };
+    let all: Vec<String> = keys_of(rules).into_iter().filter_map(text).collect();
+    if all.is_empty() { "no rules".to_owned() } else { all.join(", ") }
+}
+
 #[cfg(test)]
 mod tests {
     use ringway_datapath::{IpNetwork, LockingMode, MacAddr, Mirrored, Vid, VlanRules};
@@ -179,6 +195,17 @@ mod tests {
         let written: Vec<&str> = keys_of(&all()).iter().map(|(key, _)| *key).collect();
         let known: Vec<&str> = RULES.iter().map(|rule| rule.key).collect();
         assert_eq!(written, known, "each rule can be set");
+    }
+
+    #[test]
+    fn rules_are_shown_as_users_set_them() {
+        assert_eq!(as_set(&PortRules::default()), "no rules");
+        let all = all();
+        let some = PortRules { is_router: true, is_unannounced: true, ..PortRules::default() };
+        let some = PortRules { allowed_macs: all.allowed_macs, vlan: all.vlan, ..some };
+        let shown = "allowed-macs 02:02:02:02:02:02,04:04:04:04:04:04, router true, \
+                     announce false, vlan 5, trunk 6";
+        assert_eq!(as_set(&some), shown);
     }
 
     #[test]
