@@ -147,9 +147,21 @@ pub struct VifStatus {
     /// The VLANs of its tagged frames.
     #[serde(default)]
     pub trunk: Vec<u16>,
+    /// It may send router advertisements and redirects.
+    #[serde(default)]
+    pub is_router: bool,
+    /// It may send what only DHCP servers send.
+    #[serde(default)]
+    pub is_dhcp_server: bool,
+    /// Its guest is not to be announced when it arrives.
+    #[serde(default)]
+    pub is_unannounced: bool,
     /// It may reach the uplink only.
     #[serde(default)]
     pub is_private: bool,
+    /// Whether a multicast router may be behind it: `never`, `learn` or `always`.
+    #[serde(default)]
+    pub multicast_router: String,
     /// The vif to which frames go that no bridge forwards.
     #[serde(default)]
     pub link_local_to: Option<String>,

@@ -97,6 +97,8 @@ impl Rule {
                 return Err(format!("`{text}`: expected `true` or `false`"));
             }
             (Form::OrNone, "none") => "",
+            // As it is shown.
+            (Form::OrNone, "default") if self.key == LOCKING_MODE => "",
             _ => text,
         };
         Ok(value.to_owned())
@@ -220,6 +222,8 @@ mod tests {
             let value = rule.key_value(word).expect("good");
             assert_eq!(read([(rule.key, value)]), Ok(PortRules::default()), "{}", rule.name);
         }
+        let default = Rule::named("locking-mode").map(|rule| rule.key_value("default"));
+        assert_eq!(default, Some(Ok(String::new())));
         let error = Rule::named("private").map(|rule| rule.key_value("yes"));
         assert!(error.is_some_and(|it| it.is_err_and(|text| text.contains("`true` or `false`"))));
     }

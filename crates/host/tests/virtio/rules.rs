@@ -30,6 +30,8 @@ fn rules_that_are_set_apply_at_once_and_are_known_to_the_next_process() {
     for (rule, value) in [
         ("vlan", "7"),
         ("private", "1"),
+        ("dhcp-server", "1"),
+        ("multicast-router", "always"),
         ("locking-mode", "locked"),
         ("allowed-ips", "10.0.0.5,fd77::5"),
         ("allowed-macs", "52:54:00:00:00:02"),
@@ -38,12 +40,12 @@ fn rules_that_are_set_apply_at_once_and_are_known_to_the_next_process() {
     }
     let shown = |machine: &mut Machine| {
         let status = machine.status();
-        (status.vlan, status.is_private, status.locking_mode, status.allowed_ips)
+        let flags = [status.is_private, status.is_router, status.is_dhcp_server];
+        (status.vlan, flags, status.multicast_router, status.locking_mode, status.allowed_ips)
     };
     let ips = vec!["10.0.0.5".to_owned(), "fd77::5".to_owned()];
-    let expected = (Some(7), true, "locked".to_owned(), ips);
+    let expected = (Some(7), [true; 3], "always".to_owned(), "locked".to_owned(), ips);
     assert_eq!(shown(&mut machine), expected);
-    assert!(machine.vif().state.rules.wanted.is_router, "the description's other rules stay");
     assert!(before.is_some() && port(&machine) == before, "its guest stays connected");
     let mut next = Machine::start(machine.kernel.clone(), machine.notes.clone());
     next.add(described(), Phase::Start).expect("it can be");

@@ -42,20 +42,10 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("handle", &vif.handle.to_string()),
         ("state", &vif.state),
         ("mac", vif.mac.as_deref().unwrap_or("-")),
-        ("allowed-macs", &list(&vif.allowed_macs)),
-        ("shared-macs", &list(&vif.shared_macs)),
-        ("locking-mode", &vif.locking_mode),
-        ("allowed-ips", &list(&vif.allowed_ips)),
-        ("addresses-per-vif", &vif.addresses_max.to_string()),
-        ("vlan", &vif.vlan.map_or_else(none, |vid| vid.to_string())),
-        ("trunk", &list(&vif.trunk)),
-        ("private", &vif.is_private.to_string()),
         ("multicast", &multicast(&vif)),
         ("groups wanted", &vif.groups_wanted.as_ref().map_or("all".to_owned(), |it| joined(it))),
         ("headroom", &vif.headroom.to_string()),
         ("announced", &vif.announced.map_or("no".to_owned(), |sent| format!("{sent} times"))),
-        ("link-local-to", vif.link_local_to.as_deref().unwrap_or("none")),
-        ("mirror", &list(&vif.mirror)),
         ("refused", &cells::drops(&vif.refused)),
         ("taken", vif.taken.as_deref().unwrap_or("-")),
         ("attached to", &attached_to(&vif)),
@@ -78,7 +68,7 @@ pub(super) fn run(args: &Show) -> Result<()> {
     for (key, value) in vif.ovs.iter().flat_map(ovs) {
         text += &format!("{key:17} {}\n", table::shown(&value));
     }
-    for (key, value) in limits(&vif.limits) {
+    for (key, value) in rules(&vif).into_iter().chain(limits(&vif.limits)) {
         text += &format!("{key:17} {}\n", table::shown(&value));
     }
     let waits = waits(&vif);
@@ -179,6 +169,26 @@ fn multicast(vif: &VifStatus) -> String {
     }
 }
 
+/// A vif's rules, for people.
+fn rules(vif: &VifStatus) -> [(&'static str, String); 14] {
+    [
+        ("locking-mode", vif.locking_mode.clone()),
+        ("allowed-ips", list(&vif.allowed_ips)),
+        ("addresses-per-vif", vif.addresses_max.to_string()),
+        ("allowed-macs", list(&vif.allowed_macs)),
+        ("shared-macs", list(&vif.shared_macs)),
+        ("router", vif.is_router.to_string()),
+        ("dhcp-server", vif.is_dhcp_server.to_string()),
+        ("announce", (!vif.is_unannounced).to_string()),
+        ("vlan", vif.vlan.map_or_else(none, |vid| vid.to_string())),
+        ("trunk", list(&vif.trunk)),
+        ("private", vif.is_private.to_string()),
+        ("multicast-router", vif.multicast_router.clone()),
+        ("link-local-to", vif.link_local_to.clone().unwrap_or_else(none)),
+        ("mirror", list(&vif.mirror)),
+    ]
+}
+
 /// A vif's limits, for people.
 fn limits(limits: &LimitsStatus) -> [(&'static str, String); 14] {
     let rate = |rate: Option<RateStatus>| {
@@ -223,7 +233,7 @@ fn list<T: ToString>(items: &[T]) -> String {
 #[cfg(test)]
 mod tests {
     use ringway_control::FloodStatus;
-    use ringway_xenbus::{Keys, LIMITS, Limit, VifLimits};
+    use ringway_xenbus::{Keys, LIMITS, Limit, RULES, VifLimits};
 
     use super::*;
 
@@ -249,6 +259,35 @@ mod tests {
         assert!(lines[1].starts_with("queue 1: frames from the guest wait for 7 ms: a"), "{shown}");
         assert_eq!(lines[2], "queue 2: frames to the guest wait for 60 ms: no buffers");
         assert_eq!(waits(&VifStatus::default()), "");
+    }
+
+    #[test]
+    fn each_key_of_json_is_in_the_page() {
+        let page = include_str!("../../../../../docs/virtio.md");
+        let (_, tables) = page.split_once("| key of a vif | value |").expect("its table");
+        let keys = |value: serde_json::Value| -> Vec<String> {
+            value.as_object().expect("an object").keys().cloned().collect()
+        };
+        let vif = serde_json::to_value(VifStatus::default()).expect("JSON");
+        let queue = serde_json::to_value(QueueStatus::default()).expect("JSON");
+        let limits = keys(vif["limits"].clone());
+        for key in keys(vif).into_iter().chain(keys(queue)).chain(limits) {
+            assert!(tables.contains(&format!("`{key}`")), "{key} is in no table");
+        }
+    }
+
+    #[test]
+    fn each_rule_has_the_name_by_which_it_is_set() {
+        let (locking_mode, multicast_router) = ("default".to_owned(), "never".to_owned());
+        let fewest = VifStatus { locking_mode, multicast_router, ..VifStatus::default() };
+        let shown = rules(&fewest);
+        let names: Vec<&str> = shown.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, RULES.iter().map(|rule| rule.name).collect::<Vec<_>>());
+        for (rule, (name, value)) in RULES.iter().zip(shown) {
+            let key = rule.key_value(&value).expect(name);
+            let read = Keys::new("", [(rule.key.to_owned(), key)]).rules();
+            assert!(read.is_ok(), "{name} {value}: {read:?}");
+        }
     }
 
     #[test]
