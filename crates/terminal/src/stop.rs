@@ -35,6 +35,17 @@ impl Stop {
         Ok((stop, Hangup::new(signals, theirs)))
     }
 
+    /// As [`on_signals`](Stop::on_signals), for a process that ends with the one that started it.
+    /// SIGHUP has no effect: it may be sent to all processes of a host, as by `systemctl kill`, and
+    /// only that one has a description to read again.
+    ///
+    /// # Errors
+    /// If the process has no descriptor or handler left.
+    pub fn on_signals_of_child() -> io::Result<Stop> {
+        signal_hook::flag::register(SIGHUP, Arc::default())?;
+        Stop::on(&[SIGINT, SIGTERM])
+    }
+
     /// As [`on_signals`](Stop::on_signals), but signals that a terminal sends to all foreground
     /// processes have no effect: a caller that waits for another process there leaves them to that
     /// one.

@@ -70,7 +70,7 @@ impl Backend {
 }
 
 pub(crate) fn run(args: &Backend) -> Result<()> {
-    let stop = Stop::on_signals()?;
+    let stop = Stop::on_signals_of_child()?;
     ringway_sys::process::raise_open_files_limit()?;
     let dir = RunDir::new(&args.dir);
     let host = read_description(&dir)?;

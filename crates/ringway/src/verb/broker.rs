@@ -30,7 +30,7 @@ pub(crate) struct Broker {
 pub(crate) fn run(args: &Broker) -> Result<()> {
     // Its sockets are for this user only. A confined process cannot change their modes.
     rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-    let stop = Stop::on_signals()?;
+    let stop = Stop::on_signals_of_child()?;
     ringway_sys::process::raise_open_files_limit()?;
     let dir = RunDir::new(&args.dir);
     let store = Server::new(Quota::default())?;

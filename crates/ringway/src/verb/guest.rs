@@ -331,7 +331,7 @@ fn hash_key(text: &str) -> Result<Option<Vec<u8>>> {
 }
 
 fn run_one(args: &RunOne) -> Result<()> {
-    let stop = Stop::on_signals()?;
+    let stop = Stop::on_signals_of_child()?;
     ringway_sys::process::raise_open_files_limit()?;
     let dir = RunDir::new(&args.dir);
     let host = read_description(&dir)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received, VifStatus};
 use ringway_description::{Origin, Usage};
-use ringway_e2e::host::{Host, Running, SOON, describe, ringway, send, wait_for};
+use ringway_e2e::host::{Host, Running, SOON, describe, pair, ringway, send, wait_for};
 use ringway_e2e::machine::ADDRESS;
 use ringway_e2e::shared_turn;
 use ringway_e2e::stream::{self, Stream};
@@ -240,6 +240,23 @@ fn a_corrected_description_replaces_the_last_accepted_one_without_a_restart() {
     host.wait("no notice", SOON, |host| {
         (!host.text(&["vif", "list"]).contains(notice)).then_some(())
     });
+}
+
+#[test]
+fn a_signal_to_all_processes_is_one_to_the_first() {
+    let Some(_turn) = shared_turn(&["ping"]) else { return };
+    let host = Host::start(&pair());
+    let processes = |host: &Host| -> Vec<(String, u32)> {
+        host.members().into_iter().map(|it| (it.name, it.pid)).collect()
+    };
+    let before = processes(&host);
+    before.iter().for_each(|(_, pid)| send(*pid, Signal::HUP));
+    host.wait("a decision", SOON, |host| (host.log_count(TAKEN_OVER) > 0).then_some(()));
+    host.ping("a", "10.77.0.2");
+    assert_eq!(processes(&host), before);
+    host.signal(Signal::TERM);
+    let (status, _, log) = host.ended();
+    assert!(status.success() && !log.contains("which ends every domain"), "{log}");
 }
 
 #[test]
