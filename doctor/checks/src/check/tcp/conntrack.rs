@@ -32,6 +32,8 @@ facts! {
 
 /// Share of the table from which it is nearly full.
 const NEARLY: f64 = 0.8;
+/// Share of the table below which it was not full a moment ago: entries last 30 seconds and more.
+const ROOMY: f64 = 0.5;
 /// Packets per second that lost a race for an entry, from which it is more than chance.
 const CLASHES_MIN: f64 = 1.0;
 /// The first kernel that settles a race where it can; before, the later packet was always dropped.
@@ -57,7 +59,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let lost = Lost::of(facts)?;
     let full = if max == 0 { 0.0 } else { share(count, max) };
     let table = Table { count, max, quotes: [count_text.quote(1), max_text.quote(1)] };
-    if full > NEARLY || lost.evicted > 0 || (lost.dropped > 0 && lost.clashed == 0) {
+    let is_refused = lost.dropped > 0 && lost.clashed == 0;
+    let has_room = max > 0 && full < ROOMY && lost.evicted == 0;
+    if is_refused && has_room {
+        out.add([table.refused(&lost)]);
+        return Ok(());
+    }
+    if full > NEARLY || lost.evicted > 0 || is_refused {
         out.add([table.judge(&lost)]);
         return Ok(());
     }
@@ -118,6 +126,31 @@ impl Table {
              track traffic that does not need it (notrack).",
             change,
         ))
+    }
+
+    /// What was dropped although there was room for an entry.
+    fn refused(self, lost: &Lost) -> Finding {
+        let Table { count, max, quotes } = self;
+        let summary = format!(
+            "connection tracking dropped {} packets although its table has room: {count} of {max} \
+             are tracked",
+            lost.dropped
+        );
+        let is_much = f64::from(lost.dropped) / lost.seconds.max(1e-9) >= CLASHES_MIN;
+        let severity = if is_much { Severity::Warning } else { Severity::Note };
+        Finding::new(severity, "conntrack", summary)
+            .cause(
+                "A helper rejected them, they did not fit their connection, or memory was short. A \
+                 larger table does not help.",
+            )
+            .quote(lost.quote.clone())
+            .quote(quotes)
+            .confidence(Confidence::Medium)
+            .advise(Advice::by_hand(
+                "The kernel's log says which ones, after sysctl \
+                 net.netfilter.nf_conntrack_log_invalid=255 for a moment.",
+                &["dmesg | grep nf_ct"],
+            ))
     }
 }
 
@@ -252,6 +285,10 @@ mod tests {
     /// What is found where 50 entries could not be inserted in a second and as many packets as
     /// given were dropped, while a NAT used these ports.
     fn found(dropped: u32, translation: &str) -> Finding {
+        lost(50, dropped, translation)
+    }
+
+    fn lost(failed: u32, dropped: u32, translation: &str) -> Finding {
         let stat = |failed: u32, dropped: u32| {
             format!("insert_failed drop early_drop\n{failed:08x} {dropped:08x} 00000000\n")
         };
@@ -262,7 +299,7 @@ mod tests {
             ("sample-2/monotonic", "2.0\n".to_owned()),
             ("sample-2/proc/sys/net/netfilter/nf_conntrack_count", "9\n".to_owned()),
             ("sample-1/proc/net/stat/nf_conntrack", stat(0, 0)),
-            ("sample-2/proc/net/stat/nf_conntrack", stat(50, dropped)),
+            ("sample-2/proc/net/stat/nf_conntrack", stat(failed, dropped)),
         ];
         let own = |(path, text): (&str, String)| (path.to_owned(), text);
         let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
@@ -287,5 +324,13 @@ mod tests {
             assert_eq!(race.severity, Severity::Warning, "{race:#?}");
             assert!(race.summary.contains("another packet had inserted"), "{race:#?}");
         }
+    }
+
+    #[test]
+    fn a_table_with_room_is_not_too_small() {
+        let refused = lost(0, 7, "6 198.51.100.1 192.0.2.9:443 8 61000 61007");
+        assert_eq!(refused.severity, Severity::Warning, "{refused:#?}");
+        assert!(refused.summary.contains("has room: 9 of 262144"), "{refused:#?}");
+        assert!(refused.advice.iter().all(|one| one.changes.is_empty()), "{refused:#?}");
     }
 }
