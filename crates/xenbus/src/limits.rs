@@ -270,9 +270,21 @@ impl Limit {
             Field::Link(of) => *of(limits) = keys.link(self.key)?,
             Field::Offloads(of) => *of(limits) = keys.offloads(self.key)?,
             Field::Weight(of) => *of(limits) = keys.weight(self.key)?,
-            Field::PerSecond(of) => *of(limits) = keys.number(self.key)?,
+            Field::PerSecond(of) => {
+                *of(limits) = keys.number(self.key).map_err(|bad| self.of_megabits(bad))?;
+            }
         }
         Ok(())
+    }
+
+    /// A complaint that says what the number counts, as users may write a rate.
+    fn of_megabits(&self, bad: BadKeys) -> BadKeys {
+        match bad {
+            BadKeys::Unreadable { path, found, .. } if self.is_of_megabits() => {
+                BadKeys::Unreadable { path, found, expected: "whole megabits, such as 10" }
+            }
+            other => other,
+        }
     }
 
     fn value(&self, mut limits: VifLimits) -> Option<Value> {
@@ -515,6 +527,7 @@ mod tests {
             ("ringway-weight", "0"),
             ("ringway-flood-rate", "-1"),
             ("ringway-flood-mbit", "10"),
+            ("ringway-broadcast-mbit", "100kb/s"),
             ("ringway-unknown-rate", "ten"),
             ("mtu", "67"),
         ]);
@@ -522,10 +535,11 @@ mod tests {
         let flood = FloodWish { rate: None, mbit: Some(10) };
         assert_eq!(limits, VifLimits { rate_rx, flood, ..VifLimits::default() });
         let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
-        assert_eq!(bad.len(), 6, "{bad:?}");
+        assert_eq!(bad.len(), 7, "{bad:?}");
         assert!(bad[0].contains("/b/carrier is \"down\", expected 1 (up) or 0 (down)"), "{bad:?}");
         assert!(bad[1].contains("-offloads is \"some\", expected auto, all or none"), "{bad:?}");
         assert!(bad[3].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
+        assert!(bad[5].contains("is \"100kb/s\", expected whole megabits"), "{bad:?}");
         assert_eq!(read(&[("ringway-weight", "1001")]).0.weight, None);
     }
 
