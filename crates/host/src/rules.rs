@@ -88,11 +88,6 @@ impl Rules {
         &self.wanted.mirror
     }
 
-    /// Whether it reaches the uplink only.
-    pub fn is_private(&self) -> bool {
-        self.wanted.is_private
-    }
-
     /// The IP addresses that its guest may have, as text.
     pub fn allowed(&self) -> Vec<String> {
         self.wanted.allowed.iter().map(ToString::to_string).collect()

@@ -7,7 +7,7 @@ use ringway_calls::{
     BackendStatus, FdbStatus, FloodStatus, GroupStatus, HashStatus, LimitsStatus, MulticastStatus,
     QueueStatus, RateStatus, VifStatus, offload_names,
 };
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters, Vid};
+use ringway_datapath::{MacAddr, OffloadCaps, PortRules, QueueCounters, Vid};
 use ringway_engine::Roster;
 use ringway_engine::steps::Engines;
 use ringway_steering::control::HashControl;
@@ -16,7 +16,7 @@ use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Rate, Vif};
 use ringway_xenstore::{Lost, unless_refused};
 
-use crate::device::{Link, Place, Purpose};
+use crate::device::{Link, Place, Purpose, UplinkRules};
 use crate::host::Host;
 use crate::limited::{flood_limit, storm_limits};
 use crate::notes::Notes;
@@ -46,8 +46,26 @@ impl OtherPort<'_> {
             attached_to: SWITCH.to_owned(),
             multicast: multicast_status(switch, self.port),
             queues: queue_statuses(self.port, self.counters, roster, &waits),
-            ..VifStatus::default()
+            ..self.rules.map(of_uplink).unwrap_or_default()
         }
+    }
+}
+
+/// What goes through an uplink, by the names of a vif's rules and limits.
+fn of_uplink(rules: &UplinkRules) -> VifStatus {
+    let UplinkRules { vlan, multicast_router, storm } = rules;
+    let limits = LimitsStatus {
+        broadcast: flood_status(storm.broadcast),
+        multicast: flood_status(storm.multicast),
+        unknown: flood_status(storm.unknown),
+        ..LimitsStatus::default()
+    };
+    VifStatus {
+        vlan: vlan.untagged.map(Vid::get),
+        trunk: vlan.tagged.iter().copied().map(Vid::get).collect(),
+        multicast_router: multicast_router.to_string(),
+        limits,
+        ..VifStatus::default()
     }
 }
 
@@ -173,20 +191,9 @@ impl View<'_> {
             allowed_ips: rules.allowed(),
             addresses_max: rules
                 .addresses_max(config.locking, config.switch.addresses_per_port_max),
-            allowed_macs: texts(&rules.wanted.allowed_macs),
-            shared_macs: texts(&rules.wanted.shared_macs),
             refused: state.refused(),
             taken: state.taken(shared, now),
-            vlan: rules.vlan().untagged.map(Vid::get),
-            trunk: rules.vlan().tagged.iter().copied().map(Vid::get).collect(),
-            is_router: rules.wanted.is_router,
-            is_dhcp_server: rules.wanted.is_dhcp_server,
-            is_unannounced: rules.wanted.is_unannounced,
-            is_private: rules.is_private(),
-            multicast_router: rules.wanted.multicast_router.to_string(),
-            link_local_to: rules.wanted.link_local_to.clone(),
             announced: state.announced(shared),
-            mirror: rules.mirror().iter().map(ToString::to_string).collect(),
             multicast: connection
                 .filter(|it| it.device_port.is_none())
                 .and_then(|it| multicast_status(&shared.switch, it.port)),
@@ -207,8 +214,27 @@ impl View<'_> {
                 let waits = Waits { now, name_of: self.name_of, receiver };
                 queue_statuses(it.port, &it.queues, roster, &waits)
             }),
-            ..VifStatus::default()
+            ..of_rules(&rules.wanted)
         }
+    }
+}
+
+/// The rules of a vif that are as they were set.
+fn of_rules(rules: &PortRules) -> VifStatus {
+    let vlan = &rules.vlan;
+    VifStatus {
+        allowed_macs: texts(&rules.allowed_macs),
+        shared_macs: texts(&rules.shared_macs),
+        is_router: rules.is_router,
+        is_dhcp_server: rules.is_dhcp_server,
+        is_unannounced: rules.is_unannounced,
+        vlan: vlan.untagged.map(Vid::get),
+        trunk: vlan.tagged.iter().copied().map(Vid::get).collect(),
+        is_private: rules.is_private,
+        multicast_router: rules.multicast_router.to_string(),
+        link_local_to: rules.link_local_to.clone(),
+        mirror: rules.mirror.iter().map(ToString::to_string).collect(),
+        ..VifStatus::default()
     }
 }
 

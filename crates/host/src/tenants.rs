@@ -141,7 +141,7 @@ impl<W: World> Tenants<W> {
         let name_of = |port| self.port_name(port);
         let trunk_status = |(tenant, Tenant { port, counters }): (&String, &Tenant)| {
             let name = &self.port_name(*port);
-            let trunk = OtherPort { port: *port, name, counters, fault: None };
+            let trunk = OtherPort { port: *port, name, counters, rules: None, fault: None };
             let status = trunk.status(switch, *engines, *now, &name_of);
             VifStatus { tenant: Some(tenant.clone()), ..status }
         };

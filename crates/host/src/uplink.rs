@@ -157,6 +157,7 @@ impl<W: World> UplinkPort<W> {
     /// What users are shown of it.
     pub(crate) fn describe(&self) -> OtherPort<'_> {
         let fault = self.device.as_ref().and_then(|device| device.fault.clone());
-        OtherPort { port: self.port, name: &self.name, counters: &self.counters, fault }
+        let UplinkPort { port, name, counters, rules, .. } = self;
+        OtherPort { port: *port, name, counters, rules: Some(rules), fault }
     }
 }

@@ -2,6 +2,7 @@
 
 use ringway_datapath::{MacAddr, Vid, VlanRules};
 use ringway_host::{Followed, Host, QueueDown, Uplink, UplinkPort, UplinkRules};
+use ringway_switch::{FloodLimit, StormLimits};
 
 use crate::calls::status;
 use crate::world::Machine;
@@ -61,4 +62,19 @@ fn rules_of_an_uplink_are_set_if_they_are_others_and_possible() {
     let each_queue = 2;
     assert_eq!([set(0), set(1)], [(true, 0), (true, each_queue)]);
     assert_eq!([set(257), set(1)], [(false, each_queue), (true, each_queue)]);
+}
+
+#[test]
+fn what_goes_through_an_uplink_is_shown_as_of_a_vif() {
+    let mut machine = with_uplink();
+    machine.act(|host, now, parts| {
+        let hosting = &mut parts.split(&mut host.shared, now).1;
+        let broadcast = FloodLimit { frames_per_tick: 7, ..FloodLimit::NONE };
+        let storm = StormLimits { broadcast, ..StormLimits::NONE };
+        let uplink = host.uplink.as_mut().expect("it is attached");
+        uplink.set_rules(&UplinkRules { storm, ..rules(2) }, hosting).expect("there is room");
+    });
+    let shown = status(&mut machine).uplink.expect("it is shown");
+    assert_eq!((shown.trunk, shown.multicast_router.as_str()), (vec![1, 2], "always"));
+    assert_eq!(shown.limits.broadcast.frames_per_second, Some(7));
 }
