@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use change::{Change, Purpose};
 pub use knob::{Description, Execution, Form, Knob, Libvirt, Query, Risk, Store, shell_word};
 
-use ringway_evidence::{Gap, Quote};
+use ringway_evidence::{Gap, Quote, one_line};
 
 /// How serious a finding is, in ascending order.
 #[derive(
@@ -172,11 +172,12 @@ impl Advice {
 impl Finding {
     /// A finding with the required fields only. The caller that runs the check fills in its id.
     pub fn new(severity: Severity, subject: impl Into<String>, summary: impl Into<String>) -> Self {
+        let summary: String = summary.into();
         Finding {
             check: String::new(),
             severity,
             subject: subject.into(),
-            summary: summary.into(),
+            summary: one_line(&summary),
             cause: String::new(),
             evidence: Vec::new(),
             advice: Vec::new(),

@@ -36,5 +36,5 @@ pub use netlink::{NicSettings, nic_settings};
 pub use piece::Piece;
 pub(crate) use source::REMARKS_FILE;
 pub use source::{Source, command_path};
-pub use text::{Gap, Quote, Text, squeezed};
+pub use text::{Gap, Quote, Text, one_line, squeezed};
 pub use tool::output as tool;

@@ -119,14 +119,22 @@ impl Text {
     }
 }
 
-/// One line for a terminal, without characters by which a guest could control it.
+/// Text in which others may have put their names, such as guests and programs: on one line, and
+/// without characters by which they could control a terminal, or the order of what it shows.
+pub fn one_line(text: &str) -> String {
+    let turns = |letter: char| {
+        let marks = ['\u{200e}', '\u{200f}'];
+        let ranges = ['\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
+        marks.contains(&letter) || ranges.iter().any(|range| range.contains(&letter))
+    };
+    let is_bad = |letter: char| letter.is_control() || turns(letter);
+    text.chars().map(|letter| if is_bad(letter) { '?' } else { letter }).collect()
+}
+
+/// One such line, with single spaces between words, and no longer than a line.
 pub fn squeezed(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let line: String = words
-        .join(" ")
-        .chars()
-        .map(|letter| if letter.is_control() { '?' } else { letter })
-        .collect();
+    let line = one_line(&words.join(" "));
     if line.chars().count() <= QUOTE_COLUMNS_MAX {
         return line;
     }

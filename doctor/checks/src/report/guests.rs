@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::finding::{Finding, Severity};
 use ringway_evidence::fact::{Basis, Host, Interfaces, NicRole, Span, Tried, float};
 use ringway_evidence::facts;
+use ringway_evidence::one_line;
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::ringway::{CONNECTED, Queue, Vif, Vifs};
 
@@ -143,7 +144,8 @@ impl Guest {
         let more = more.chain(restarts.map(|count| format!("restarts {count}")));
         let more: String = more.map(|one| format!(", {one}")).collect();
         let finding = self.finding.as_ref().map(|said| format!("; {said}")).unwrap_or_default();
-        format!("{}: receives {receives}, sends {sends} Mbit/s{more}{finding}", self.interface)
+        let name = &self.interface;
+        one_line(&format!("{name}: receives {receives}, sends {sends} Mbit/s{more}{finding}"))
     }
 }
 

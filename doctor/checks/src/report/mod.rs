@@ -21,8 +21,8 @@ use self::rank::settle;
 use crate::check::contradiction::contradictions;
 use crate::check::{self, CATALOGUE, Check};
 use crate::finding::{Finding, Severity};
-use ringway_evidence::Netns;
 use ringway_evidence::fact::{Host, HostKind, HostName, KernelRelease, Namespace, Remarks, Taken};
+use ringway_evidence::{Netns, one_line};
 
 /// The command whose output is about the vifs of ringway, in whatever network namespace it runs.
 const RINGWAY: &str = "ringway vif list --json";
@@ -165,7 +165,7 @@ fn verdict(findings: &[Finding], scope: &Scope) -> String {
             parts.join(" and ") + &worst
         }
     };
-    format!("{verdict}; {}.", scope.summary())
+    one_line(&format!("{verdict}; {}.", scope.summary()))
 }
 
 /// The verdict where nothing is wrong: what is lost all the same stands in it, because it may be

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::{CheckOutcome, How, Report};
 use crate::check::{self, CATALOGUE, Check, Group};
 use crate::finding::{Finding, Severity};
+use ringway_evidence::one_line;
 
 /// How much detail a report shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub fn render(report: &Report, detail: Detail) -> String {
     text += &skipped(report);
     text += &missed(report, detail);
     let _ = write!(text, "\n{}\n", report.verdict);
-    text
+    text.lines().map(|line| one_line(line) + "\n").collect()
 }
 
 /// Guests that the text lists.
@@ -220,5 +221,27 @@ fn wrapped(into: &mut String, text: &str) {
     }
     if !line.is_empty() {
         let _ = writeln!(into, "      {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Advice;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    #[test]
+    fn names_of_others_have_no_control_over_the_terminal() {
+        let mut report = Report::of(&Host::new(Source::Memory([].into())), &["D19".to_owned()]);
+        let (name, command) = ("vm\u{1b}[2J\nx\u{202e}", "ringway vif show 'vm\u{1b}[2J'");
+        let mut found = Finding::new(Severity::Warning, name, format!("{name} is slow"))
+            .cause(format!("{name} is to blame."))
+            .advise(Advice::by_hand("Look.", &[command]));
+        found.check = "D19".to_owned();
+        report.findings = vec![found];
+        let text = render(&report, Detail::Full);
+        assert!(text.contains("[!] D19 vm?[2J?x? is slow\n"), "{text}");
+        assert!(text.contains("show 'vm?[2J'") && !text.contains(['\u{1b}', '\u{202e}']), "{text}");
     }
 }

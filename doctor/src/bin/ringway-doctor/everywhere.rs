@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ringway_doctor::evidence::namespaces::{Namespace, Namespaces};
+use ringway_doctor::evidence::one_line;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Severity, shell_word};
 use ringway_doctor::report::Report;
@@ -146,8 +147,10 @@ impl Everywhere {
 
 fn name(namespace: &Namespace) -> String {
     match namespace {
-        Namespace::Named(name) => name.clone(),
-        Namespace::OfProcess(process, program) => format!("of {program} (process {process})"),
+        Namespace::Named(name) => one_line(name),
+        Namespace::OfProcess(process, program) => {
+            one_line(&format!("of {program} (process {process})"))
+        }
     }
 }
 
