@@ -27,7 +27,7 @@ pub enum Mode {
     Server,
 }
 
-/// The first pause before an existing socket is dialled again.
+/// The first pause before an existing socket is connected to again.
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest one.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);

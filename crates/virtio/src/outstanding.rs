@@ -112,7 +112,7 @@ impl Outstanding {
         Ok(())
     }
 
-    /// Whether the used entry covers chains that were not taken back yet.
+    /// Whether the used entry covers chains that the driver has not collected yet.
     #[inline]
     pub(crate) fn has_more_completed(&self) -> bool {
         self.completed.count > 0

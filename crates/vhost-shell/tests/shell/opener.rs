@@ -192,11 +192,11 @@ fn a_socket_of_a_front_end_is_dialled_when_it_is_there_and_stays_the_front_ends(
         if let (_, Some(connection)) = news(&backend) {
             break connection;
         }
-        assert!(Instant::now() < deadline, "it is not dialled");
+        assert!(Instant::now() < deadline, "no connection");
         // waits: looks again until the next attempt is due
         std::thread::sleep(Duration::from_millis(5));
     };
-    let (other, _) = listener.accept().expect("it is dialled");
+    let (other, _) = listener.accept().expect("it connects");
     is_connected(connection, &other);
     opener.remove("vm");
     assert!(dir.path().join("vm").exists());

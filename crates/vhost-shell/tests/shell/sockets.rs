@@ -47,7 +47,7 @@ fn a_socket_is_dialled_when_it_appears() {
     until(&mut end, &mut device, "met", |end, _| end.session().is_some());
     let waits = "the driver of the guest is not ready, or its machine is paused";
     assert_eq!(end.error().as_deref(), Some(waits));
-    let (socket, _) = listener.accept().expect("it has dialled");
+    let (socket, _) = listener.accept().expect("it has connected");
     Guest::new(socket).serve(&mut end, &mut device);
     assert_eq!(end.error(), None);
     assert_eq!(device.negotiated.features, FEATURES);
@@ -96,7 +96,7 @@ fn a_socket_that_is_there_is_dialled_at_once_and_again_when_its_owner_comes_back
     let listener = UnixListener::bind(&path).expect("a socket");
     let (mut end, mut device) = (end(&path, Mode::Client), Recorder::new(2));
     end.turn(&mut device, Instant::now()).expect("it is there");
-    let (socket, _) = listener.accept().expect("it has dialled");
+    let (socket, _) = listener.accept().expect("it has connected");
     let mut guest = Guest::new(socket);
     guest.serve(&mut end, &mut device);
     drop((guest, listener));
@@ -105,7 +105,7 @@ fn a_socket_that_is_there_is_dialled_at_once_and_again_when_its_owner_comes_back
     assert!(device.served.is_empty() && device.memory.is_empty());
     let listener = UnixListener::bind(&path).expect("a socket");
     until(&mut end, &mut device, "met again", |end, _| end.session().is_some());
-    Guest::new(listener.accept().expect("it has dialled").0).serve(&mut end, &mut device);
+    Guest::new(listener.accept().expect("it has connected").0).serve(&mut end, &mut device);
     assert_eq!(device.notes, ["Connected", "Disconnected", "Connected"]);
 }
 
@@ -477,7 +477,7 @@ fn lingering(time: Duration) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let address = listener.local_addr().expect("it has one");
     let mut socket = TcpStream::connect(address).expect("it listens");
-    let (other, _) = listener.accept().expect("it was dialled");
+    let (other, _) = listener.accept().expect("it has connected");
     socket.set_nonblocking(true).expect("a socket of ours");
     while socket.write(&[0; 1 << 16]).is_ok() {}
     set_socket_linger(&socket, Some(time)).expect("a socket of ours");

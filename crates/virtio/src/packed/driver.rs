@@ -148,7 +148,7 @@ impl<M: QueueMemory> PackedDriver<M> {
             let index = self.next_used.index;
             // Acquire: orders this load before our reads of the descriptor and its buffers.
             let flags = self.areas.descriptors.load(flags_at(index), Ordering::Acquire);
-            // With nothing outstanding, a used descriptor is one that was already taken back, in
+            // With nothing outstanding, a used descriptor is one that was already collected, in
             // this round or the previous one.
             if self.free == size || !self.next_used.is_used(flags) {
                 return Ok(None);

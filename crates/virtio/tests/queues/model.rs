@@ -72,7 +72,7 @@ pub(crate) struct Bench<'a> {
     buffers: Buffers,
     random: fastrand::Rng,
     /// Five lists: made and not published; published and not taken; taken and not used; used and
-    /// not published; used, published and not taken back.
+    /// not published; used, published and not collected.
     pushed: VecDeque<Posted>,
     available: VecDeque<Posted>,
     taken: VecDeque<(Chain, Posted)>,
@@ -285,7 +285,7 @@ impl<'a> Bench<'a> {
             assert_eq!(Some(used), self.finished.pop_front());
             self.free += self.slots.remove(&used.id).expect("a chain is used once");
         }
-        assert!(self.finished.is_empty(), "{:?} were not taken back", self.finished);
+        assert!(self.finished.is_empty(), "{:?} were not collected", self.finished);
     }
 
     fn arm_device(&mut self) {
