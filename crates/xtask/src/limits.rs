@@ -7,53 +7,39 @@
 //! `not a limit: REASON` at the end of its line or directly above: batches, the kernel's limits,
 //! and what no guest, tenant or front-end can meet.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use regex::Regex;
 
-use crate::tree::Tree;
+use crate::tree::{Line, Tree, gives_reason};
 
 const PAGE: &str = "docs/threat-model.md";
 /// The least number of rows: a table in another format would not be compared.
 const ROWS_MIN: usize = 30;
-/// What a comment says before its reason. Split here so that this file has none without one.
-const MARK: &str = concat!("not a li", "mit: ");
-/// Words of the names of limits. A minimum seldom is one.
-const WORDS: [&str; 5] = ["MAX", "LIMIT", "BURST", "QUOTA", "TIMEOUT"];
+/// What a comment says before its reason.
+const EXCUSE: &str = "not a limit";
 /// What serves guests, tenants and front-ends.
-const SERVING: [&str; 26] = [
-    "crates/backend/",
-    "crates/control/",
-    "crates/datapath/",
-    "crates/emu/",
-    "crates/engine/",
-    "crates/host-shell/",
-    "crates/host/",
-    "crates/net/",
-    "crates/netback/",
-    "crates/ovs/",
-    "crates/ringway/src/host/isolation/",
-    "crates/ringway/src/host/notices.rs",
-    "crates/steering/",
-    "crates/switch/",
-    "crates/sys/",
-    "crates/tap/",
-    "crates/trunk/",
-    "crates/vhost-shell/",
-    "crates/vhost/",
-    "crates/vif-shell/",
-    "crates/virtback/",
-    "crates/virtio/",
-    "crates/worker/",
-    "crates/xen/",
-    "crates/xenbus/",
-    "crates/xenstore/",
-];
+const SERVING: &str = r"(?x) ^crates/ (?: ringway/src/host/(?: isolation/ | notices.rs )
+    | (?: backend | control | datapath | emu | engine | host-shell | host | net | netback | ovs
+    | steering | switch | sys | tap | trunk | vhost-shell | vhost | vif-shell | virtback | virtio
+    | worker | xen | xenbus | xenstore )/ )";
+/// A constant that is a number or an amount, with the name of a limit. A minimum seldom is one.
+const LIMIT: &str = r"(?x)^\s* (?: pub (?: \([^)]*\) )? \s )? const\s
+    ( (?: \w+_ )? (?: MAX | LIMIT | BURST | QUOTA | TIMEOUT ) (?: _\w+ )? ):\s [^&]";
+/// A row with a limit: file, name and value.
+const ROW: &str = r"^\|[^|]*\|\s*`([^`]*\.rs)`\s+`([^`]*)`[^|]*\|\s*`([^`]*)`\s*\|";
 
 /// Every limit on the page that differs from the code, one line each.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
-    let page = tree.file(PAGE).with_context(|| format!("{PAGE} is missing"))?;
-    let rows: Vec<Row<'_>> = page.text.lines().filter_map(Row::parse).collect();
+    let row = Regex::new(ROW)?;
+    let captures = tree.text(PAGE)?.lines().filter_map(|line| row.captures(line));
+    let rows: Vec<Row<'_>> = captures
+        .map(|captures| {
+            let (_, [file, name, value]) = captures.extract();
+            Row { file, name, value }
+        })
+        .collect();
     let mut findings: Vec<String> = rows.iter().filter_map(|row| row.finding(tree)).collect();
-    findings.extend(left_out(tree, &rows));
+    findings.extend(left_out(tree, &rows)?);
     if rows.len() < ROWS_MIN {
         let count = rows.len();
         findings.push(format!("{PAGE}: {count} rows name a limit, expected at least {ROWS_MIN}"));
@@ -62,22 +48,13 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
 }
 
 /// One limit.
-#[derive(Debug, PartialEq, Eq)]
 struct Row<'a> {
     file: &'a str,
     name: &'a str,
     value: &'a str,
 }
 
-impl<'a> Row<'a> {
-    fn parse(line: &'a str) -> Option<Row<'a>> {
-        let mut cells = line.strip_prefix('|')?.split('|').skip(1);
-        let mut place = cells.next()?.split_whitespace();
-        let (file, name) = (code(place.next()?)?, code(place.next()?)?);
-        let value = code(cells.next()?.trim())?;
-        file.ends_with(".rs").then_some(Row { file, name, value })
-    }
-
+impl Row<'_> {
     fn finding(&self, tree: &Tree) -> Option<String> {
         let Row { file, name, value } = self;
         let (of_crate, rest) = file.split_once('/')?;
@@ -102,54 +79,33 @@ impl<'a> Row<'a> {
 }
 
 /// Every constant with the name of a limit that has neither a row nor a reason.
-fn left_out(tree: &Tree, rows: &[Row<'_>]) -> Vec<String> {
+fn left_out(tree: &Tree, rows: &[Row<'_>]) -> Result<Vec<String>> {
+    let (serving, limit) = (Regex::new(SERVING)?, Regex::new(LIMIT)?);
     let mut findings = Vec::new();
-    for file in tree.rust() {
+    for file in tree.rust().filter(|file| serving.is_match(&file.path)) {
         let path = file.path.as_str();
         let Some((of_crate, rest)) =
             path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
         else {
             continue;
         };
-        if !SERVING.iter().any(|serving| path.starts_with(serving)) {
-            continue;
-        }
         let place = format!("{of_crate}/{rest}");
-        // Whether the comment directly above gives a reason.
-        let mut is_marked_above = false;
-        for line in file.lines().filter(|line| !line.is_test) {
-            let is_marked = line.text.contains(MARK);
-            let name = constant(line.code()).filter(|_| !is_marked && !is_marked_above);
-            let is_comment = line.text.trim_start().starts_with("//");
-            is_marked_above = is_comment && (is_marked || is_marked_above);
-            let is_listed = |row: &Row<'_>| row.file == place && Some(row.name) == name;
-            if let Some(name) = name.filter(|name| is_limit(name) && !rows.iter().any(is_listed)) {
+        let lines: Vec<Line<'_>> = file.lines().collect();
+        for (index, line) in lines.iter().enumerate().filter(|(_, line)| !line.is_test) {
+            let Some((_, [name])) = limit.captures(line.text).map(|found| found.extract()) else {
+                continue;
+            };
+            let is_listed = rows.iter().any(|row| row.file == place && row.name == name);
+            if !is_listed && !gives_reason(&lines[..=index], EXCUSE) {
                 let (number, row) = (line.number, format!("| what | `{place}` `{name}` | `…` |"));
                 findings.push(format!(
                     "{path}:{number}: {PAGE} has no row `{row}`; if nothing that others do can \
-                     meet it, say why: `// {MARK}REASON`"
+                     meet it, say why: `// {EXCUSE}: REASON`"
                 ));
             }
         }
     }
-    findings
-}
-
-/// The name of the constant that a line declares, if it is a number or an amount.
-fn constant(code: &str) -> Option<&str> {
-    let (before, declared) = code.split_once("const ")?;
-    let (name, kind) = declared.split_once(": ")?;
-    let is_declaration = before.trim().is_empty() || before.trim_start().starts_with("pub");
-    (is_declaration && !kind.starts_with('&')).then_some(name)
-}
-
-fn is_limit(name: &str) -> bool {
-    name.split('_').any(|word| WORDS.contains(&word))
-}
-
-/// The text between two backticks.
-fn code(cell: &str) -> Option<&str> {
-    cell.strip_prefix('`')?.strip_suffix('`')
+    Ok(findings)
 }
 
 #[cfg(test)]
@@ -184,7 +140,7 @@ mod tests {
     fn a_limit_of_what_serves_has_a_row_or_a_reason() {
         let code = format!(
             "const A_MAX: usize = 1;\npub(crate) const TIMEOUT: Duration = SOON;\n\
-             const B_MAX: usize = 2; // {MARK}a batch\n// {MARK}the kernel's\n/// Pages.\n\
+             const B_MAX: usize = 2; // {EXCUSE}: a batch\n// {EXCUSE}: the kernel's\n/// Pages.\n\
              const C_MAX: u8 = 3;\nconst KEY_MAX: &str = \"max\";\nconst MAXIMA: u8 = 4;\n\
              fn f<const MAX: usize>() {{}}\n\
              #[cfg(test)]\nmod tests {{\n    const D_MAX: u8 = 5;\n}}\n"

@@ -29,6 +29,7 @@ mod fuzz;
 mod layers;
 mod libraries;
 mod limits;
+mod lines;
 mod links;
 mod modules;
 mod packaged;
@@ -46,7 +47,6 @@ mod tarball;
 mod targets;
 mod tidy;
 mod tree;
-mod waits;
 mod words;
 
 use std::path::Path;
@@ -232,12 +232,12 @@ fn fuzz_targets(root: &Path, mut arguments: Vec<String>) -> Result<()> {
 fn tidy(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut findings = tidy::check(&tree);
+    findings.extend(lines::check(&tree)?);
     findings.extend(modules::check(&tree));
     findings.extend(page::check(&tree));
     findings.extend(links::check(&tree));
     findings.extend(figures::check(&tree));
     findings.extend(words::check(&tree)?);
-    findings.extend(waits::check(&tree));
     findings.extend(targets::check(&tree, &LEFT_OUT));
     let lists: [(&str, &[&str]); 3] = [
         ("programs::SLOW", &programs::SLOW),

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// Every text file, by its path from the root.
 pub(crate) struct Tree {
@@ -44,6 +46,16 @@ impl Tree {
         Ok(Tree { files })
     }
 
+    /// The text of the file at `path`, which must be there.
+    pub(crate) fn text(&self, path: &str) -> Result<&str> {
+        Ok(&self.file(path).with_context(|| format!("{path} is missing"))?.text)
+    }
+
+    /// What a file of TOML holds.
+    pub(crate) fn toml<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        toml::from_str(self.text(path)?).with_context(|| format!("reading {path}"))
+    }
+
     /// The file at `path`, if it is there.
     pub(crate) fn file(&self, path: &str) -> Option<&SourceFile> {
         self.files.iter().find(|file| file.path == path)
@@ -80,15 +92,51 @@ impl SourceFile {
         self.path.starts_with("doctor/checks/src/") && self.path.ends_with(".txt")
     }
 
-    /// Lines with their numbers, each with whether it belongs to a test: in a `tests` folder, or
-    /// after the `cfg(test)` that ends a file.
+    /// What it is written in, if lines of that have rules of their own.
+    pub(crate) fn language(&self) -> Option<Language> {
+        let first = self.text.lines().next().unwrap_or_default();
+        let is_script = first.starts_with("#!") && first.ends_with("sh");
+        match self.path.rsplit('.').next() {
+            Some("rs") => Some(Language::Rust),
+            Some("sh") => Some(Language::Shell),
+            _ => is_script.then_some(Language::Shell),
+        }
+    }
+
+    /// Lines with their numbers, each with whether it belongs to a test. A module of tests ends its
+    /// file.
     pub(crate) fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        let mut is_test = self.path.contains("/tests/");
+        let path = self.path.as_str();
+        let mut is_test = path.starts_with("tests/")
+            || path.contains("/tests/")
+            || path.starts_with(SUPPORT)
+            || FILES_OF_TESTS.iter().any(|name| path.ends_with(name));
+        let mut is_next = false;
         (1..).zip(self.text.lines()).map(move |(number, text)| {
-            is_test |= text.trim_start().starts_with("#[cfg(test)]");
+            is_test |= is_next && text.starts_with("mod ") && text.ends_with('{');
+            is_next = is_for_tests(text) || (is_next && text.starts_with('#'));
             Line { number, text, is_test }
         })
     }
+}
+
+/// What only tests use.
+const SUPPORT: &str = "crates/e2e/src/";
+/// Tests that are beside the code, and suites that several crates run.
+const FILES_OF_TESTS: [&str; 3] = ["/tests.rs", "/conformance.rs", "/interleavings.rs"];
+
+/// Whether an attribute leaves out what follows except in tests, maybe not in all of them.
+fn is_for_tests(line: &str) -> bool {
+    let mut words = line.split(|letter: char| !letter.is_alphanumeric() && !"_-".contains(letter));
+    line.starts_with("#[cfg(") && !line.contains("not(test)") && words.any(|word| word == "test")
+}
+
+/// A language whose lines have rules.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Language {
+    Rust,
+    Shell,
 }
 
 /// One line of a file.
@@ -99,11 +147,61 @@ pub(crate) struct Line<'a> {
     pub(crate) is_test: bool,
 }
 
-impl<'a> Line<'a> {
-    /// The text before a comment. Strings that contain `//` are cut as well, which is harmless for
-    /// the checks here.
-    pub(crate) fn code(&self) -> &'a str {
-        self.text.split("//").next().unwrap_or_default()
+impl Line<'_> {
+    /// The text before a comment, without what its strings contain. A string of several lines, or
+    /// with a quote in it, is cut wrongly, which is harmless for the checks here.
+    pub(crate) fn code(&self) -> String {
+        let text = self.text.split("//").next().unwrap_or_default();
+        text.split('"').step_by(2).collect::<Vec<_>>().join("\"\"")
+    }
+
+    /// Whether it is a comment, or an attribute.
+    pub(crate) fn is_comment(&self) -> bool {
+        let text = self.text.trim_start();
+        text.starts_with("//") || text.starts_with('#')
+    }
+}
+
+/// Whether the last line, or the comment directly above it, says `EXCUSE: ` and a reason. The
+/// comment may also be above the first line of a string.
+pub(crate) fn gives_reason(lines: &[Line<'_>], excuse: &str) -> bool {
+    let mark = format!("{excuse}: ");
+    let says =
+        |line: &Line<'_>| line.text.split_once(&mark).is_some_and(|(_, why)| !why.is_empty());
+    let Some((last, before)) = lines.split_last() else { return false };
+    let is_said_above =
+        |before: &[Line<'_>]| before.iter().rev().take_while(|line| line.is_comment()).any(says);
+    let continued = before.iter().rev().take_while(|line| line.text.ends_with('\\')).count();
+    says(last) || is_said_above(before) || is_said_above(&before[..before.len() - continued])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_of_tests_and_suites_are_tests() {
+        let count =
+            |path: &str, text: &str| file(path, text).lines().filter(|it| it.is_test).count();
+        let module = "fn f() {}\n\n#[cfg(test)]\nmod tests {\n    sleep(B);\n}\n";
+        assert_eq!(count("a/src/a.rs", module), 3);
+        let some = module.replace("cfg(test)", "cfg(all(test, not(feature = \"loom\")))");
+        assert_eq!(count("a/src/a.rs", &some), 3);
+        assert_eq!(count("a/src/a.rs", &module.replace("cfg(test)", "cfg(not(test))")), 0);
+        let import = "#[cfg(test)]\nuse a::B;\n\nfn f() {}\n";
+        assert_eq!(count("a/src/a.rs", import), 0);
+        for path in ["a/src/a/tests.rs", "a/src/conformance.rs", "crates/e2e/src/host.rs"] {
+            assert_eq!(count(path, import), 4);
+        }
+    }
+
+    #[test]
+    fn a_string_over_lines_has_its_reason_above() {
+        let of = |reason: &str| {
+            let text = format!("// {reason}\nconst A: &str = \"a; \\\n    pause; b\";\n");
+            gives_reason(&file("a.rs", &text).lines().collect::<Vec<_>>(), "waits")
+        };
+        assert!(of("waits: it is late") && !of("It is late.") && !of("waits: "));
     }
 }
 
