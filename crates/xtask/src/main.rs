@@ -7,7 +7,6 @@
 //! - `fmt`: formats all code, the doctor's checks included, which no `mod` names.
 //! - `tidy`: style that a program can check: the layers of crates, cycles between files, unsafe
 //!   code, lengths, words, links between documents, outdated figures, and which target runs what.
-//! - `words`: lowers the numbers of words that `tidy` counts.
 //! - `spec`: each rule of the wire has code and a test, each limit in the threat model matches the
 //!   code, each right of a confined process has a row in docs/confinement.md, and each citation
 //!   resolves in `docs/sources.toml`.
@@ -47,7 +46,6 @@ mod tarball;
 mod targets;
 mod tidy;
 mod tree;
-mod words;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -70,7 +68,6 @@ usage: cargo xtask VERB
   fmt    formats all code, with the fuzz targets
   tidy   layers of crates, cycles between files, unsafety, lengths, words, links,
          figures, and that tests run the commands of docs/xen.md
-  words  lowers the numbers in crates/xtask/data/words.toml to the uses that are left
   spec   checks that every rule in docs/spec/netif.toml has code and a test, every limit in
          docs/threat-model.md its value in the code, every right of a confined process its
          row in docs/confinement.md, and every citation its source in docs/sources.toml
@@ -106,7 +103,6 @@ fn dispatch(verb: Option<&str>) -> Result<()> {
         Some("fmt") => run::formatting(root, Formatting::Write),
         Some("tidy") => tidy(root),
         Some("spec") => spec(root),
-        Some("words") => words::lower(root, &Tree::read(root)?),
         Some("book") => book::build(root),
         Some("figures") => figures::draw(root, &Tree::read(root)?),
         Some("libraries") => libraries::ci(root).and_then(|()| libraries::outside(root)),
@@ -237,7 +233,6 @@ fn tidy(root: &Path) -> Result<()> {
     findings.extend(page::check(&tree));
     findings.extend(links::check(&tree));
     findings.extend(figures::check(&tree));
-    findings.extend(words::check(&tree)?);
     findings.extend(targets::check(&tree, &LEFT_OUT));
     let lists: [(&str, &[&str]); 3] = [
         ("programs::SLOW", &programs::SLOW),

@@ -81,12 +81,6 @@ impl SourceFile {
         self.path.ends_with(".rs")
     }
 
-    /// Whether people write it and read it, unlike evidence of hosts.
-    pub(crate) fn is_written(&self) -> bool {
-        let endings = [".rs", ".md", ".toml"];
-        endings.iter().any(|ending| self.path.ends_with(ending)) || self.is_explanation()
-    }
-
     /// Whether it is what `doctor explain` shows for a check or a topic.
     pub(crate) fn is_explanation(&self) -> bool {
         self.path.starts_with("doctor/checks/src/") && self.path.ends_with(".txt")
@@ -176,6 +170,11 @@ pub(crate) fn gives_reason(lines: &[Line<'_>], excuse: &str) -> bool {
 }
 
 #[cfg(test)]
+pub(crate) fn file(path: &str, text: &str) -> SourceFile {
+    SourceFile { path: path.to_owned(), text: text.to_owned() }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -203,9 +202,4 @@ mod tests {
         };
         assert!(of("waits: it is late") && !of("It is late.") && !of("waits: "));
     }
-}
-
-#[cfg(test)]
-pub(crate) fn file(path: &str, text: &str) -> SourceFile {
-    SourceFile { path: path.to_owned(), text: text.to_owned() }
 }
