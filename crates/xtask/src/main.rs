@@ -229,7 +229,7 @@ fn tidy(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut findings = tidy::check(&tree);
     findings.extend(lines::check(&tree)?);
-    findings.extend(modules::check(&tree));
+    findings.extend(modules::check(&tree)?);
     findings.extend(page::check(&tree));
     findings.extend(links::check(&tree));
     findings.extend(figures::check(&tree));

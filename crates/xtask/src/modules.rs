@@ -20,6 +20,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::{Context as _, Result};
+
 use crate::rust::{Outline, Reach, outline};
 use crate::tree::Tree;
 
@@ -29,25 +31,29 @@ const ROOTS: [&str; 2] = ["/src/lib.rs", "/src/main.rs"];
 const REEXPORTS_MAX: usize = 16;
 
 /// Every cycle, one line each.
-pub(crate) fn check(tree: &Tree) -> Vec<String> {
-    let cycles = cycles(tree).into_iter().map(|cycle| {
+pub(crate) fn check(tree: &Tree) -> Result<Vec<String>> {
+    let cycles = cycles(tree)?.into_iter().map(|cycle| {
         format!("{} depend on each other: {}", cycle.files.join(" and "), cycle.arrows.join(", "))
     });
-    cycles.collect()
+    Ok(cycles.collect())
 }
 
 /// Files that can all be reached from each other.
-#[derive(Debug, PartialEq, Eq)]
 struct Cycle {
     files: Vec<String>,
     /// Which file names which item of another.
     arrows: Vec<String>,
 }
 
-fn cycles(tree: &Tree) -> Vec<Cycle> {
+fn cycles(tree: &Tree) -> Result<Vec<Cycle>> {
     let is_root = |path: &str| ROOTS.iter().any(|root| path.ends_with(root));
-    let roots = tree.files.iter().filter(|file| is_root(&file.path));
-    roots.flat_map(|root| Modules::read(tree, &root.path).cycles()).collect()
+    let mut cycles = Vec::new();
+    for root in tree.files.iter().filter(|file| is_root(&file.path)) {
+        let mut modules = Modules::default();
+        modules.add(tree, &root.path, None)?;
+        cycles.extend(modules.cycles());
+    }
+    Ok(cycles)
 }
 
 /// The modules of a crate that are files.
@@ -65,28 +71,23 @@ struct Module {
 }
 
 impl Modules {
-    fn read(tree: &Tree, root: &str) -> Modules {
-        let mut modules = Modules::default();
-        modules.add(tree, root, None);
-        modules
-    }
-
-    /// Adds a file and those that it declares.
-    fn add(&mut self, tree: &Tree, path: &str, parent: Option<usize>) -> Option<usize> {
-        let outline = outline(&tree.file(path)?.text);
+    /// Adds a file, if it is there, and those that it declares.
+    fn add(&mut self, tree: &Tree, path: &str, parent: Option<usize>) -> Result<Option<usize>> {
+        let Some(file) = tree.file(path) else { return Ok(None) };
+        let outline = outline(&file.text).with_context(|| format!("reading {path}"))?;
         let names = outline.children.clone();
         let index = self.all.len();
         let (path, children) = (path.to_owned(), BTreeMap::new());
         let folder = folder_of_children(&path);
         self.all.push(Module { path, parent, children, outline });
         for name in names {
-            let places = [format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")];
-            let child = places.iter().find_map(|place| self.add(tree, place, Some(index)));
-            if let Some(child) = child {
-                self.all[index].children.insert(name, child);
+            for place in [format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")] {
+                if let Some(child) = self.add(tree, &place, Some(index))? {
+                    self.all[index].children.insert(name.clone(), child);
+                }
             }
         }
-        Some(index)
+        Ok(Some(index))
     }
 
     fn cycles(&self) -> Vec<Cycle> {
@@ -214,24 +215,30 @@ mod tests {
     use super::*;
     use crate::tree::file;
 
-    fn files_in_cycles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+    /// The files of the only cycle, if there is one.
+    fn cycle(files: &[(&str, &str)]) -> Vec<String> {
         let path = |name: &str| format!("crates/x/src/{name}");
         let files = files.iter().map(|(name, text)| file(&path(name), text)).collect();
-        let short = |path: String| path.trim_start_matches("crates/x/src/").to_owned();
-        let found = cycles(&Tree { files }).into_iter();
-        found.map(|cycle| cycle.files.into_iter().map(short).collect()).collect()
+        let mut found = cycles(&Tree { files }).expect("they parse");
+        assert!(found.len() < 2);
+        let files = found.pop().map(|cycle| cycle.files).unwrap_or_default();
+        files.iter().map(|path| path.trim_start_matches("crates/x/src/").to_owned()).collect()
     }
 
     #[test]
-    fn two_files_that_use_each_other_are_a_cycle() {
+    fn files_side_by_side_may_not_use_each_other() {
         let root = ("lib.rs", "mod a;\nmod b;\n");
-        let b = ("b.rs", "fn f(x: crate::a::A) {}");
-        assert_eq!(files_in_cycles(&[root, ("a.rs", "use crate::b::B;"), b]), [["a.rs", "b.rs"]]);
-        assert_eq!(
-            files_in_cycles(&[root, ("a.rs", "use super::b;\nfn f() { b::g(); }"), b]).len(),
-            1
-        );
-        assert!(files_in_cycles(&[root, ("a.rs", "use std::b;"), b]).is_empty());
+        let b = ("b.rs", "use super::a;\nfn f(x: crate::a::A) { a::g(); }");
+        for (a, is_cycle) in [
+            ("use crate::b::B;", true),
+            ("use super::b;\nfn f() { b::g(); }", true),
+            ("use super::b::f;", true),
+            ("use std::b;", false),
+            ("#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n", false),
+        ] {
+            let expected = if is_cycle { &["a.rs", "b.rs"][..] } else { &[] };
+            assert_eq!(cycle(&[root, ("a.rs", a), b]), expected, "{a}");
+        }
     }
 
     #[test]
@@ -240,16 +247,15 @@ mod tests {
         let a = ("a.rs", "use crate::b::inner::B;");
         let b = [("b/mod.rs", "pub mod inner;"), ("b/inner.rs", "use crate::c::{self, C};")];
         let c = ("c.rs", "fn f() -> crate::a::A { crate::a::A }");
-        assert_eq!(files_in_cycles(&[root, a, b[0], b[1], c]), [["a.rs", "b/inner.rs", "c.rs"]]);
+        assert_eq!(cycle(&[root, a, b[0], b[1], c]), ["a.rs", "b/inner.rs", "c.rs"]);
     }
 
     #[test]
     fn a_re_export_is_followed_and_does_not_count_as_a_use() {
         let root = ("lib.rs", "mod a;\nmod b;\npub use a::A;\npub use b::*;\n");
         let b = ("b.rs", "use crate::A;");
-        assert!(files_in_cycles(&[root, ("a.rs", "struct A;"), b]).is_empty());
-        let back = ("a.rs", "use crate::b::B;");
-        assert_eq!(files_in_cycles(&[root, back, b]), [["a.rs", "b.rs"]]);
+        assert_eq!(cycle(&[root, ("a.rs", "struct A;"), b]), [""; 0]);
+        assert_eq!(cycle(&[root, ("a.rs", "use crate::b::B;"), b]), ["a.rs", "b.rs"]);
     }
 
     #[test]
@@ -257,20 +263,6 @@ mod tests {
         let root = ("lib.rs", "mod a;\nstruct Root;\n");
         let a = ("a.rs", "mod inner;\nstruct A;\nfn f() { inner::g(); }\n");
         let inner = ("a/inner.rs", "use super::A;\nuse crate::Root;\n");
-        assert!(files_in_cycles(&[root, a, inner]).is_empty());
-    }
-
-    #[test]
-    fn children_that_use_each_other_are_a_cycle() {
-        let root = ("lib.rs", "mod a;\nmod b;\n");
-        let b = ("b.rs", "use super::a;\nfn f() { a::g(); }");
-        assert_eq!(files_in_cycles(&[root, ("a.rs", "use super::b::f;"), b]).len(), 1);
-    }
-
-    #[test]
-    fn tests_may_name_anything() {
-        let root = ("lib.rs", "mod a;\nmod b;\n");
-        let a = ("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n");
-        assert!(files_in_cycles(&[root, a, ("b.rs", "use crate::a::A;")]).is_empty());
+        assert_eq!(cycle(&[root, a, inner]), [""; 0]);
     }
 }

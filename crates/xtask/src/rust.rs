@@ -1,20 +1,20 @@
-//! Rust source as far as the checks of modules need it: tokens, the modules that a file declares,
-//! and the paths that it names.
-//!
-//! It is not a full parser. It knows comments, strings, `mod`, `use` and paths, leaves out items
-//! under `#[cfg(test)]`, and does not interpret anything else. Names from macro expansions are not
-//! seen.
+//! Rust source as far as the check of cycles needs it: the modules that a file declares, and the
+//! paths that it names. What is under `#[cfg(test)]` is left out; of macros, all names count that
+//! are written in their calls.
+
+use anyhow::Result;
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{Attribute, ImplItemFn, Item, ItemMod, ItemUse, Macro, Path, UseTree, Visibility};
 
 /// What a file declares and names, without tests.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     /// The files that it declares with `mod NAME;`.
     pub(crate) children: Vec<String>,
-    /// Those of them that are for tests only.
-    pub(crate) test_children: Vec<String>,
     /// Its imports.
     pub(crate) imports: Vec<Import>,
-    /// Paths of two or more segments in the rest of it, and single names.
+    /// Paths in the rest of it, and single names.
     pub(crate) paths: Vec<Vec<String>>,
 }
 
@@ -39,237 +39,116 @@ pub(crate) enum Reach {
 }
 
 /// Reads a file.
-pub(crate) fn outline(text: &str) -> Outline {
-    let tokens = tokens(text);
-    let mut reader = Reader { tokens: &tokens, at: 0, outline: Outline::default() };
-    reader.read();
-    reader.outline
+pub(crate) fn outline(text: &str) -> Result<Outline> {
+    let mut outline = Outline::default();
+    outline.visit_file(&syn::parse_file(text)?);
+    Ok(outline)
 }
 
-struct Reader<'a> {
-    tokens: &'a [&'a str],
-    at: usize,
-    outline: Outline,
+impl<'ast> Visit<'ast> for Outline {
+    fn visit_item(&mut self, item: &'ast Item) {
+        if !is_for_tests(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast ImplItemFn) {
+        if !is_for_tests(&function.attrs) {
+            visit::visit_impl_item_fn(self, function);
+        }
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        match module.content {
+            None => self.children.push(module.ident.to_string()),
+            Some(_) => visit::visit_item_mod(self, module),
+        }
+    }
+
+    fn visit_item_use(&mut self, import: &'ast ItemUse) {
+        let is_private = matches!(import.vis, Visibility::Inherited);
+        self.import(&[], &import.tree, if is_private { Reach::Private } else { Reach::Shared });
+    }
+
+    fn visit_path(&mut self, path: &'ast Path) {
+        self.paths.push(path.segments.iter().map(|it| it.ident.to_string()).collect());
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        visit::visit_macro(self, call);
+        self.names(call.tokens.clone());
+    }
 }
 
-impl<'a> Reader<'a> {
-    fn read(&mut self) {
-        let mut reach = Reach::Private;
-        let mut is_test = false;
-        while let Some(token) = self.next() {
-            match token {
-                "#" if self.peek() == Some("[") => {
-                    is_test |= self.attribute();
-                    continue;
-                }
-                "pub" => {
-                    reach = Reach::Shared;
-                    if self.peek() == Some("(") {
-                        self.skip_group();
-                    }
-                    continue;
-                }
-                "mod" if is_test => {
-                    if let (Some(name), Some(";")) = (self.peek(), self.peek_at(1)) {
-                        self.outline.test_children.push(name.to_owned());
-                    }
-                    self.skip_item();
-                }
-                _ if is_test => self.skip_item(),
-                "use" => {
-                    self.import(&mut Vec::new(), reach);
-                }
-                "mod" => {
-                    if let (Some(name), Some(";")) = (self.peek(), self.peek_at(1)) {
-                        self.outline.children.push(name.to_owned());
-                        self.at += 2;
-                    }
-                }
-                name if is_name(name) => self.path(name),
-                _ => {}
+impl Outline {
+    fn import(&mut self, above: &[String], tree: &UseTree, reach: Reach) {
+        let with = |name: String| [above, &[name]].concat();
+        let (path, name) = match tree {
+            UseTree::Path(path) => {
+                return self.import(&with(path.ident.to_string()), &path.tree, reach);
             }
-            reach = Reach::Private;
-            is_test = false;
-        }
-    }
-
-    fn next(&mut self) -> Option<&'a str> {
-        let token = self.peek()?;
-        self.at += 1;
-        Some(token)
-    }
-
-    fn peek(&self) -> Option<&'a str> {
-        self.peek_at(0)
-    }
-
-    fn peek_at(&self, ahead: usize) -> Option<&'a str> {
-        self.tokens.get(self.at + ahead).copied()
-    }
-
-    /// Skips an attribute, and returns whether it is `cfg(test)`.
-    fn attribute(&mut self) -> bool {
-        let start = self.at;
-        self.skip_group();
-        self.tokens[start..self.at] == ["[", "cfg", "(", "test", ")", "]"]
-    }
-
-    /// Skips everything from the next bracket to its partner, both included.
-    fn skip_group(&mut self) {
-        let mut depth = 0_usize;
-        while let Some(token) = self.next() {
-            match token {
-                "(" | "[" | "{" => depth += 1,
-                ")" | "]" | "}" => depth = depth.saturating_sub(1),
-                _ => {}
+            UseTree::Group(group) => {
+                return group.items.iter().for_each(|tree| self.import(above, tree, reach));
             }
-            if depth == 0 {
-                return;
-            }
-        }
-    }
-
-    /// Skips the rest of an item: to its `;`, or to the end of its braces.
-    fn skip_item(&mut self) {
-        while let Some(token) = self.peek() {
-            match token {
-                ";" => {
-                    self.at += 1;
-                    return;
-                }
-                "{" => return self.skip_group(),
-                "(" | "[" => self.skip_group(),
-                _ => self.at += 1,
-            }
-        }
-    }
-
-    /// Reads one tree of a `use` with the prefix in `path`; up to `,`, `}` or `;`.
-    fn import(&mut self, path: &mut Vec<String>, reach: Reach) {
-        let outside = path.len();
-        let mut name = None;
-        while let Some(token) = self.peek() {
-            match token {
-                "," | "}" | ";" => break,
-                "{" => {
-                    self.at += 1;
-                    self.imports_in_braces(path, reach);
-                    path.truncate(outside);
-                    return;
-                }
-                "as" => {
-                    name = self.peek_at(1).map(str::to_owned);
-                    self.at += 2;
-                }
-                "::" => self.at += 1,
-                segment => {
-                    path.push(segment.to_owned());
-                    self.at += 1;
-                }
-            }
-        }
-        if path.len() > outside {
             // `a::{self}` is `a`.
-            if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
-                path.pop();
+            UseTree::Name(name) if name.ident == "self" => (above.to_vec(), above.last().cloned()),
+            UseTree::Name(name) => (with(name.ident.to_string()), Some(name.ident.to_string())),
+            UseTree::Rename(name) if name.ident == "self" => {
+                (above.to_vec(), Some(name.rename.to_string()))
             }
-            let last = path.last().cloned().unwrap_or_default();
-            let name = name.unwrap_or(last);
-            self.outline.imports.push(Import { path: path.clone(), name, reach });
-        }
-        path.truncate(outside);
-    }
-
-    fn imports_in_braces(&mut self, path: &mut Vec<String>, reach: Reach) {
-        loop {
-            self.import(path, reach);
-            match self.next() {
-                Some(",") => {}
-                _ => return,
-            }
-        }
-    }
-
-    /// Reads a path or a single name whose first segment has been read.
-    fn path(&mut self, first: &str) {
-        let mut path = vec![first.to_owned()];
-        while self.peek() == Some("::") && self.peek_at(1).is_some_and(is_name) {
-            path.push(self.tokens[self.at + 1].to_owned());
-            self.at += 2;
-        }
-        self.outline.paths.push(path);
-    }
-}
-
-fn is_name(token: &str) -> bool {
-    token.starts_with(|letter: char| letter.is_alphabetic() || letter == '_')
-}
-
-/// The names, `::` and single characters of a file, without comments, strings and numbers.
-fn tokens(text: &str) -> Vec<&str> {
-    let mut tokens = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let end = match first {
-            _ if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            _ if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
-            _ if raw_string(rest).is_some() => raw_string(rest).unwrap_or(rest.len()),
-            '"' => 1 + quoted(&rest[1..], '"'),
-            '\'' => character(rest),
-            _ if first.is_alphabetic() || first == '_' => {
-                let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_');
-                let end = end.unwrap_or(rest.len());
-                tokens.push(&rest[..end]);
-                end
-            }
-            // `0x1f` and `1_000u64` are not names.
-            _ if first.is_ascii_digit() => rest
-                .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
-                .unwrap_or(rest.len()),
-            _ if rest.starts_with("::") => {
-                tokens.push("::");
-                2
-            }
-            _ if first.is_whitespace() => first.len_utf8(),
-            _ => {
-                tokens.push(&rest[..first.len_utf8()]);
-                first.len_utf8()
-            }
+            UseTree::Rename(name) => (with(name.ident.to_string()), Some(name.rename.to_string())),
+            UseTree::Glob(_) => (with("*".to_owned()), Some("*".to_owned())),
         };
-        rest = &rest[end..];
+        self.imports.push(Import { path, name: name.unwrap_or_default(), reach });
     }
-    tokens
-}
 
-/// The length of a raw string, if one begins here.
-fn raw_string(text: &str) -> Option<usize> {
-    let after = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
-    let hashes = after.len() - after.trim_start_matches('#').len();
-    let body = after[hashes..].strip_prefix('"')?;
-    let end = format!("\"{}", &after[..hashes]);
-    let start = text.len() - body.len();
-    Some(body.find(&end).map_or(text.len(), |length| start + length + end.len()))
-}
-
-/// The length of a quotation up to and including its end.
-fn quoted(text: &str, end: char) -> usize {
-    let mut is_escaped = false;
-    for (index, letter) in text.char_indices() {
-        if letter == end && !is_escaped {
-            return index + letter.len_utf8();
+    /// Notes the names and paths among tokens.
+    fn names(&mut self, tokens: TokenStream) {
+        let mut path = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) => {
+                    if colons != 2 {
+                        self.paths.push(std::mem::take(&mut path));
+                    }
+                    path.push(name.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' => colons += 1,
+                TokenTree::Group(group) => {
+                    self.names(group.stream());
+                    colons = 0;
+                }
+                _ => colons = 0,
+            }
         }
-        is_escaped = letter == '\\' && !is_escaped;
+        self.paths.push(path);
     }
-    text.len()
 }
 
-/// The length of a character literal such as `'{'`, or of the quote before the name of a lifetime.
-fn character(text: &str) -> usize {
-    let mut letters = text.chars().skip(1);
-    match (letters.next(), letters.next()) {
-        (Some('\\'), _) => 1 + quoted(&text[1..], '\''),
-        (Some(letter), Some('\'')) => 2 + letter.len_utf8(),
-        _ => 1,
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    let is_test = |it: &Attribute| {
+        it.path().is_ident("cfg") && it.parse_args::<Path>().is_ok_and(|of| of.is_ident("test"))
+    };
+    attributes.iter().any(is_test)
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
     }
 }
 
@@ -289,7 +168,7 @@ mod tests {
     fn imports_in_nested_braces_are_found() {
         let text = "use crate::a::{self, B as C, d::{E, f::*}};\npub(crate) use super::G;\n";
         assert_eq!(
-            outline(text).imports,
+            outline(text).expect("it parses").imports,
             [
                 import("crate::a", "a", Reach::Private),
                 import("crate::a::B", "C", Reach::Private),
@@ -301,31 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn comments_strings_and_tests_are_ignored() {
-        let text = r###"
-            // crate::a::b
-            /* crate::a::b */
-            const X: &str = "crate::a::b \" mod c;";
-            const Y: &str = r#"crate::a " ::b"#;
-            const Z: char = '"';
-            fn f<'a>(x: &'a str) {}
-            #[cfg(test)]
-            mod tests { use super::*; fn g() { crate::d::e(); } }
-            #[cfg(test)]
-            mod more;
-            mod child;
-        "###;
-        let outline = outline(text);
-        assert_eq!(outline.children, ["child"]);
-        assert_eq!(outline.test_children, ["more"]);
-        assert_eq!(outline.imports, []);
-        assert!(outline.paths.iter().all(|path| path.len() == 1), "{:?}", outline.paths);
-    }
-
-    #[test]
-    fn paths_in_code_are_found() {
-        let outline = outline("fn f() -> crate::a::B { c::d(super::e::F::new()) }");
+    fn names_in_code_and_calls_of_macros_are_found_but_not_in_tests() {
+        let text = "fn f() -> crate::a::B { c::d(super::e::F::new()); g!(x: crate::h::i, [j]) }\n\
+                    mod child;\n\
+                    #[cfg(test)]\nmod tests { fn g() { crate::k::l(); } }\n";
+        let outline = outline(text).expect("it parses");
         let long: Vec<_> = outline.paths.iter().filter(|path| path.len() > 1).cloned().collect();
-        assert_eq!(long, [words("crate::a::B"), words("c::d"), words("super::e::F::new")]);
+        assert_eq!(long, ["crate::a::B", "c::d", "super::e::F::new", "crate::h::i"].map(words));
+        assert_eq!(outline.children, ["child"]);
     }
 }
