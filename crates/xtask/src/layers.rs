@@ -1,9 +1,9 @@
 //! The layers of crates: which crate may depend on which.
 //!
 //! A crate may depend only on crates of layers below its own. Tests are free: `dev-dependencies`
-//! may name crates of any layer, because nothing depends on a test. The drawing is the code map in
-//! `ARCHITECTURE.md`. Each crate is in one layer here, and each name in the lists here and in `run`
-//! is a crate, so that no list goes stale.
+//! may name crates of any layer, because nothing depends on a test. The layers are those of the
+//! code map in `ARCHITECTURE.md`. Each crate is in one layer, and each name there, in the lists
+//! here and in `run` is a crate, so that no list goes stale.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,44 +12,11 @@ use serde::Deserialize;
 
 use crate::part::Part;
 
-/// The crates of each layer, the bottom first.
-const LAYERS: [&[&str]; 9] = [
-    &["wire", "sources", "stats", "units"],
-    &["sys", "datapath", "confine", "model"],
-    &[
-        "hypervisor",
-        "ring",
-        "virtio",
-        "steering",
-        "calls",
-        "net",
-        "tap",
-        "switch",
-        "xenbus",
-        "vhost",
-        "ovs",
-        "watchdog",
-    ],
-    &[
-        "netback",
-        "netfront",
-        "virtback",
-        "virtfront",
-        "emu",
-        "loopback",
-        "trunk",
-        "xen",
-        "engine",
-        "xenstore",
-        "control",
-        "evidence",
-    ],
-    &["worker", "vif-shell", "vhost-shell", "checks"],
-    &["host", "frontend", "description", "changes", "rig"],
-    &["host-shell", "terminal"],
-    &["backend", "lab", "doctor"],
-    &["ringway", "bench", "e2e", "hostile", "sim", "unikernel", "xtask"],
-];
+/// The first line of the code map.
+const HEAD: &str = "| layer | crate | what it is | read first |";
+/// The layers of the crates of other parts, which the code map does not have.
+const OTHERS: [(&str, usize); 6] =
+    [("evidence", 4), ("checks", 5), ("changes", 6), ("lab", 8), ("doctor", 8), ("bench", 9)];
 
 /// Invariants that layers do not express: what a crate must not depend on, not even in a test.
 const NEVER: [(&str, &[&str]); 10] = [
@@ -71,9 +38,9 @@ const NEVER: [(&str, &[&str]); 10] = [
 /// only for its tests.
 const CANARIES: [(&str, &str, &str); 2] = [("ring", "canary", "sim"), ("host", "canary", "sim")];
 
-/// Only the three topmost layers may use a catch-all error.
-const EDGE_ONLY: &[&str] = &["anyhow"];
-const EDGE_LAYERS: usize = 3;
+/// A catch-all error, and the lowest layer that may use it.
+const EDGE_ONLY: &str = "anyhow";
+const EDGE_LAYER_MIN: usize = 7;
 
 /// The part of `cargo metadata` that matters here.
 #[derive(Debug, Deserialize)]
@@ -102,41 +69,56 @@ pub(crate) struct Dependency {
     /// Its folder; set for crates of the workspace.
     pub(crate) path: Option<PathBuf>,
     /// What it enables there.
+    #[serde(default)]
     pub(crate) features: Vec<String>,
 }
 
-/// All violations, one line each. `others` are lists of crates that other files keep, by the place
-/// to name for each.
-pub(crate) fn check(metadata: &Metadata, others: &[(&str, &[&str])]) -> Vec<String> {
-    let mut findings = unlisted(metadata);
-    findings.extend(missing(metadata, others));
-    findings.extend(directions(metadata));
+/// The layer of each crate; the bottom is 1.
+type Layers<'a> = BTreeMap<&'a str, usize>;
+
+/// All violations, one line each. `page` has the code map; `others` are lists of crates that other
+/// files keep, by the place to name for each.
+pub(crate) fn check(metadata: &Metadata, page: &str, others: &[(&str, &[&str])]) -> Vec<String> {
+    let layers = layers(page);
+    let packages = metadata.packages.iter();
+    let unlisted = packages.map(|it| short(&it.name)).filter(|name| !layers.contains_key(name));
+    let mut findings: Vec<String> =
+        unlisted.map(|name| format!("{name} is in no layer: add it to the code map")).collect();
+    findings.extend(missing(metadata, &layers, others));
+    findings.extend(directions(metadata, &layers));
     findings.extend(canaries(metadata));
     findings
 }
 
-/// Crates that are in no layer.
-fn unlisted(metadata: &Metadata) -> Vec<String> {
-    let names = metadata.packages.iter().map(|package| short(&package.name));
-    let unlisted = names.filter(|name| layer(name).is_none());
-    unlisted.map(|name| format!("{name} is in no layer: add it to `layers::LAYERS`")).collect()
+fn layers(page: &str) -> Layers<'_> {
+    let rows = page.lines().skip_while(|line| *line != HEAD).skip(2);
+    let mut layers = Layers::from(OTHERS);
+    let mut layer = 0;
+    for row in rows.map_while(|line| line.strip_prefix('|')) {
+        let mut cells = row.split('|').map(str::trim);
+        // A row without a number is in the layer of the row above.
+        layer = cells.next().and_then(|number| number.parse().ok()).unwrap_or(layer);
+        let names = cells.next().unwrap_or_default().split('`').skip(1).step_by(2);
+        layers.extend(names.map(|name| (name, layer)));
+    }
+    layers
 }
 
 /// Names in lists that are not crates.
-fn missing(metadata: &Metadata, others: &[(&str, &[&str])]) -> Vec<String> {
+fn missing(metadata: &Metadata, layers: &Layers<'_>, others: &[(&str, &[&str])]) -> Vec<String> {
     let is_crate =
         |name: &str| metadata.packages.iter().any(|package| short(&package.name) == name);
-    let in_layers = LAYERS.iter().map(|names| ("layers::LAYERS", *names));
-    let in_never = NEVER.iter().map(|(_, never)| ("layers::NEVER", *never));
-    let lists = in_layers.chain(in_never).chain(others.iter().copied());
-    let listed = lists.flat_map(|(list, names)| names.iter().map(move |name| (list, *name)));
-    let subjects = NEVER.iter().map(|(name, _)| ("layers::NEVER", *name));
-    let missing = listed.chain(subjects).filter(|(_, name)| !is_crate(name));
+    let in_layers = layers.keys().map(|name| ("the code map", *name));
+    let in_never = NEVER.iter().flat_map(|(subject, never)| never.iter().chain([subject]));
+    let in_never = in_never.map(|name| ("layers::NEVER", *name));
+    let listed = others.iter();
+    let listed = listed.flat_map(|(list, names)| names.iter().map(move |name| (*list, *name)));
+    let missing = in_layers.chain(in_never).chain(listed).filter(|(_, name)| !is_crate(name));
     missing.map(|(list, name)| format!("{name} is in `{list}` and is no crate")).collect()
 }
 
 /// Every dependency against the direction.
-fn directions(metadata: &Metadata) -> Vec<String> {
+fn directions(metadata: &Metadata, layers: &Layers<'_>) -> Vec<String> {
     let mut findings = Vec::new();
     for package in &metadata.packages {
         let name = short(&package.name);
@@ -144,7 +126,8 @@ fn directions(metadata: &Metadata) -> Vec<String> {
             let is_test = dependency.kind.as_deref() == Some("dev");
             let other = short(&dependency.name);
             let Some(folder) = &dependency.path else {
-                if EDGE_ONLY.contains(&other) && !is_at_edge(name) && !is_test {
+                let is_below = layers.get(name).is_some_and(|layer| *layer < EDGE_LAYER_MIN);
+                if other == EDGE_ONLY && is_below && !is_test {
                     findings.push(format!("{name}: errors of {other} are for the edge only"));
                 }
                 continue;
@@ -155,8 +138,8 @@ fn directions(metadata: &Metadata) -> Vec<String> {
                 findings.push(format!("{name} depends on {other}, which is of another part"));
             }
             // A crate that is in no layer is a finding already.
-            let layers = layer(name).zip(layer(other));
-            if let Some((own, below)) = layers.filter(|(own, below)| below >= own && !is_test) {
+            let both = layers.get(name).zip(layers.get(other));
+            if let Some((own, below)) = both.filter(|(own, below)| below >= own && !is_test) {
                 findings.push(format!(
                     "{name} (layer {own}) depends on {other} (layer {below}): a crate may depend \
                      only on crates of layers below its own"
@@ -202,102 +185,71 @@ fn short(name: &str) -> &str {
     name.strip_prefix("ringway-").unwrap_or(name)
 }
 
-/// The number of a crate's layer; the bottom is 1.
-fn layer(name: &str) -> Option<usize> {
-    LAYERS.iter().position(|names| names.contains(&name)).map(|index| index + 1)
-}
-
-fn is_at_edge(name: &str) -> bool {
-    layer(name).is_some_and(|layer| layer + EDGE_LAYERS > LAYERS.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn metadata(name: &str, dependency: &str, kind: Option<&str>, is_ours: bool) -> Metadata {
-        let dependency = Dependency {
-            name: dependency.to_owned(),
-            kind: kind.map(str::to_owned),
-            path: is_ours.then(PathBuf::new),
-            features: Vec::new(),
-        };
-        Metadata { packages: vec![package(name, vec![dependency])], workspace_root: PathBuf::new() }
-    }
+    const PAGE: &str = "| layer | crate | what it is | read first |\n|---|---|---|---|\n\
+                        | 9 | `sim` | a | `b` |\n| 4 | `netback`, `netfront` | a | `b` |\n\
+                        | | `emu` | a | `b` |\n| 3 | `ring` | a | `b` |\n\ntext\n";
 
-    fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
-        let manifest_path = PathBuf::from(name);
-        Package { name: name.to_owned(), manifest_path, dependencies, features: BTreeMap::new() }
-    }
-
-    fn findings(name: &str, dependency: &str, kind: Option<&str>, is_ours: bool) -> usize {
-        directions(&metadata(name, dependency, kind, is_ours)).len()
+    /// A crate with one dependency, both in TOML as `cargo metadata` has them in JSON.
+    fn metadata(package: &str, dependency: &str) -> Metadata {
+        let text = format!(
+            "workspace_root = ''\n[[packages]]\nmanifest_path = 'crates/x/Cargo.toml'\n{package}\n\
+             [[packages.dependencies]]\n{dependency}\n"
+        );
+        toml::from_str(&text).expect("it is well formed")
     }
 
     #[test]
-    fn dependencies_point_downwards() {
-        assert_eq!(findings("ringway-netback", "ringway-ring", None, true), 0);
-        assert_eq!(findings("ringway-ring", "ringway-netback", None, true), 1);
-        assert_eq!(findings("ringway-sys", "ringway-datapath", None, true), 1);
+    fn the_code_map_has_the_layers() {
+        let layers = layers(PAGE);
+        assert_eq!((layers["netfront"], layers["emu"], layers["ring"]), (4, 4, 3));
+        assert_eq!(layers.len(), OTHERS.len() + 5);
     }
 
     #[test]
-    fn a_crate_in_no_layer_is_found() {
-        let known = metadata("ringway-netback", "ringway-ring", None, true);
-        assert_eq!(unlisted(&known), Vec::<String>::new());
-        assert_eq!(unlisted(&metadata("ringway-new", "ringway-ring", None, true)).len(), 1);
+    fn dependencies_have_their_directions() {
+        let ours = "path = 'crates/y'\nname = 'ringway-";
+        for (name, dependency, count) in [
+            ("netback", format!("{ours}ring'"), 0),
+            ("ring", format!("{ours}netback'"), 1),
+            ("netback", format!("{ours}netfront'"), 1),
+            ("netfront", format!("kind = 'dev'\n{ours}netback'"), 0),
+            // Not even in a test.
+            ("netback", format!("kind = 'dev'\n{ours}emu'"), 1),
+            // Of another part.
+            ("sim", "path = 'lab'\nname = 'ringway-stats'".to_owned(), 1),
+            ("ring", "name = 'anyhow'".to_owned(), 1),
+            ("ring", "kind = 'dev'\nname = 'anyhow'".to_owned(), 0),
+            ("sim", "name = 'anyhow'".to_owned(), 0),
+        ] {
+            let metadata = metadata(&format!("name = 'ringway-{name}'"), &dependency);
+            assert_eq!(directions(&metadata, &layers(PAGE)).len(), count, "{name}: {dependency}");
+        }
     }
 
     #[test]
-    fn a_name_in_a_list_that_is_no_crate_is_found() {
-        let listed = LAYERS.concat();
-        let packages = listed.iter().map(|name| package(name, Vec::new())).collect();
-        let mut metadata = Metadata { packages, workspace_root: PathBuf::new() };
-        assert_eq!(missing(&metadata, &[("programs::SLOW", &["bench"])]), Vec::<String>::new());
-        assert_eq!(missing(&metadata, &[("programs::SLOW", &["gone"])]).len(), 1);
-        metadata.packages.retain(|package| package.name != "steering");
-        assert_eq!(missing(&metadata, &[]).len(), 1);
-    }
-
-    #[test]
-    fn tests_may_depend_on_any_layer_but_not_on_all_crates() {
-        assert_eq!(findings("ringway-netfront", "ringway-netback", Some("dev"), true), 0);
-        assert_eq!(findings("ringway-netback", "ringway-emu", Some("dev"), true), 1);
-    }
-
-    #[test]
-    fn no_part_depends_on_another_but_on_what_serves_vifs() {
-        let of = |folder: &str, other: &str| {
-            let mut metadata = metadata("ringway-sim", "ringway-ring", Some("dev"), true);
-            metadata.packages[0].manifest_path = format!("{folder}/Cargo.toml").into();
-            metadata.packages[0].dependencies[0].path = Some(other.into());
-            directions(&metadata).len()
-        };
-        assert_eq!(of("crates/sim", "crates/ring") + of("lab", "crates/ring"), 0);
-        assert_eq!(of("doctor/checks", "doctor/evidence"), 0);
-        assert_eq!(of("crates/sim", "doctor") + of("doctor", "lab") + of("lab", "doctor"), 3);
-    }
-
-    #[test]
-    fn catch_all_errors_stay_at_the_edge() {
-        assert_eq!(findings("ringway-ring", "anyhow", None, false), 1);
-        assert_eq!(findings("ringway", "anyhow", None, false), 0);
-        assert_eq!(findings("ringway-ring", "thiserror", None, false), 0);
+    fn a_crate_in_no_layer_is_found_and_a_name_in_a_list_that_is_no_crate() {
+        let metadata = metadata("name = 'ringway-new'", "name = 'anyhow'");
+        let found = check(&metadata, PAGE, &[("programs::SLOW", &["gone"])]);
+        assert!(found.iter().any(|finding| finding.starts_with("new is in no layer")), "{found:?}");
+        for name in ["gone", "sim", "hypervisor"] {
+            assert!(found.iter().any(|it| it.starts_with(&format!("{name} is in `"))), "{found:?}");
+        }
     }
 
     #[test]
     fn intended_defects_are_enabled_only_for_one_crates_tests() {
-        let enabled = |name, kind| {
-            let mut metadata = metadata(name, "ringway-ring", kind, true);
-            metadata.packages[0].dependencies[0].features = vec!["canary".to_owned()];
-            canaries(&metadata).len()
+        let canary = "features = ['canary']\npath = 'crates/ring'\nname = 'ringway-ring'";
+        let of = |package: &str, kind: &str| {
+            canaries(&metadata(package, &format!("{kind}\n{canary}"))).len()
         };
-        assert_eq!(enabled("ringway-sim", Some("dev")), 0);
-        assert_eq!(enabled("ringway-sim", None), 1);
-        assert_eq!(enabled("ringway-netback", Some("dev")), 1);
-        let mut passed_on = metadata("ringway-sim", "ringway-ring", None, true);
-        let enables = vec!["ringway-ring/canary".to_owned()];
-        passed_on.packages[0].features.insert("default".to_owned(), enables);
-        assert_eq!(canaries(&passed_on).len(), 1);
+        assert_eq!(of("name = 'ringway-sim'", "kind = 'dev'"), 0);
+        assert_eq!(of("name = 'ringway-sim'", ""), 1);
+        assert_eq!(of("name = 'ringway-netback'", "kind = 'dev'"), 1);
+        let passed_on = "name = 'ringway-sim'\nfeatures = { default = ['ringway-ring/canary'] }";
+        assert_eq!(of(passed_on, "kind = 'dev'"), 1);
     }
 }

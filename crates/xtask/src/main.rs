@@ -239,7 +239,8 @@ fn tidy(root: &Path) -> Result<()> {
         ("libraries::CRATES", &libraries::CRATES),
         ("libraries::BARE", &libraries::BARE),
     ];
-    findings.extend(layers::check(&run::metadata(root)?, &lists));
+    let page = tree.text("ARCHITECTURE.md")?;
+    findings.extend(layers::check(&run::metadata(root)?, page, &lists));
     report("tidy", &findings)
 }
 
