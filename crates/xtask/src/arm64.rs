@@ -48,15 +48,14 @@ const TESTS: [&[&str]; 4] = [
 ];
 
 /// `arm64 build|test`, or `check`, which does both with a development build, as CI does.
-pub(crate) fn dispatch(root: &Path, verb: Option<&str>) -> Result<()> {
+pub(crate) fn dispatch(root: &Path, verb: &str) -> Result<()> {
     if let Some(why) = why_not_built(root)? {
         bail!("{why}");
     }
     match verb {
-        Some("build") => build(root),
-        Some("test") => test(root),
-        Some("check") => check(root),
-        _ => bail!("arm64 build, arm64 test or arm64 check"),
+        "build" => build(root),
+        "test" => test(root),
+        _ => check(root),
     }
 }
 

@@ -1,23 +1,4 @@
 //! The checks and builds of this repository, as one small program: `cargo xtask VERB`.
-//!
-//! - `check`: before each push, in two minutes: style, rules, unit tests, 2,500 simulated hosts.
-//! - `test`: what CI runs: also the tests of all crates and of the program, and 10,000 hosts.
-//! - `nightly`: everything, with bounds on time: packages, Arm64, fuzz targets, real Xen, hosts
-//!   with OVN, hostile guests.
-//! - `fmt`: formats all code, the doctor's checks included, which no `mod` names.
-//! - `tidy`: style that a program can check: the layers of crates, cycles between files, unsafe
-//!   code, lengths, words, links between documents, outdated figures, and which target runs what.
-//! - `spec`: each rule of the wire has code and a test, each limit in the threat model matches the
-//!   code, each right of a confined process has a row in docs/confinement.md, and each citation
-//!   resolves in `docs/sources.toml`.
-//! - `book`: builds the documents as a book, with the generated pages.
-//! - `figures`: draws the figures of the book.
-//! - `libraries`: the public crates build without an operating system, and their documentation
-//!   without a warning.
-//! - `fuzz`: runs the fuzz targets, for a minute each.
-//! - `deb`: builds the Debian package, and checks its content.
-//! - `static`: builds programs that need no library of their host, and a tarball of each.
-//! - `arm64`: builds the program for Arm64 on another machine, and runs tests under emulation.
 
 mod arm64;
 mod book;
@@ -51,6 +32,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use clap::{Args, Parser, Subcommand};
 
 use deb::Architecture;
 use part::Part;
@@ -59,32 +41,73 @@ use report::{AfterFailure, Steps};
 use run::Formatting;
 use tree::Tree;
 
-const HELP: &str = "\
-usage: cargo xtask VERB
-  check  [PART]: format, lints, tidy, spec, unit tests, 2,500 worlds; run it before each push
-  test   [PART]: check, the tests of all crates and programs, 10,000 worlds: what CI runs
-  nightly  [PART]: everything, with bounds on time; needs a quiet machine and some hours.
-         Without a PART they take all: vifs, doctor, lab
-  fmt    formats all code, with the fuzz targets
-  tidy   layers of crates, cycles between files, unsafety, lengths, words, links,
-         figures, and that tests run the commands of docs/xen.md
-  spec   checks that every rule in docs/spec/netif.toml has code and a test, every limit in
-         docs/threat-model.md its value in the code, every right of a confined process its
-         row in docs/confinement.md, and every citation its source in docs/sources.toml
-  book   builds the documents as a book, in target/book; needs mdBook
-  figures  draws the figures in docs/figures; needs Graphviz
-  libraries  builds the public crates for targets without an operating system, their
-         documentation without warnings, and a copy of the example by docs/libraries.md
-  fuzz   [--seconds N] [TARGET ...]: builds and runs the fuzz targets; needs cargo-fuzz
-  deb    [--arch amd64|arm64]: builds and checks the Debian packages; needs cargo-deb
-  static [--arch amd64|arm64]: builds static programs, and a tarball of each, in target/static
-  arm64  build | test | check: for Arm64, from another machine: the program, emulated
-         tests, or a development build and the tests
-";
+/// The checks and builds of this repository
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct CommandLine {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Before each push: format, lints, tidy, spec, unit tests, 2,500 worlds
+    Check(Selected),
+    /// What CI runs: check, the tests of all crates and programs, 10,000 worlds
+    Test(Selected),
+    /// Everything, with bounds on time; needs a quiet machine and some hours
+    Nightly(Selected),
+    /// Format all code, with the fuzz targets
+    Fmt,
+    /// Layers of crates, cycles between files, unsafety, lengths, words, links, figures, and that
+    /// tests run the commands of documents
+    Tidy,
+    /// That every rule in docs/spec/netif.toml has code and a test, every limit in
+    /// docs/threat-model.md its value in the code, every right of a confined process its row in
+    /// docs/confinement.md, and every citation its source in docs/sources.toml
+    Spec,
+    /// Build the documents as a book, in target/book; needs mdBook
+    Book,
+    /// Draw the figures in docs/figures; needs Graphviz
+    Figures,
+    /// Build the public crates for targets without an operating system, their documentation
+    /// without warnings, and a copy of the example by docs/libraries.md
+    Libraries,
+    /// Build and run the fuzz targets; needs cargo-fuzz
+    Fuzz {
+        /// Seconds for each
+        #[arg(long, default_value_t = fuzz::SECONDS_DEFAULT)]
+        seconds: u32,
+        /// All of them, unless some are named
+        targets: Vec<String>,
+    },
+    /// Build and check the Debian packages; needs cargo-deb
+    Deb(Machine),
+    /// Build static programs, and a tarball of each, in target/static
+    Static(Machine),
+    /// For Arm64, from another machine: the program, emulated tests, or a development build and
+    /// the tests
+    Arm64 {
+        #[arg(value_parser = ["build", "test", "check"])]
+        what: String,
+    },
+}
+
+#[derive(Args)]
+struct Selected {
+    #[arg(default_value = "all")]
+    part: Part,
+}
+
+#[derive(Args)]
+struct Machine {
+    /// amd64 or arm64; that of this machine, unless it is named
+    #[arg(long, value_parser = Architecture::parse, default_value = "")]
+    arch: Architecture,
+}
 
 fn main() -> ExitCode {
-    let verb = std::env::args().nth(1);
-    match dispatch(verb.as_deref()) {
+    match dispatch(CommandLine::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -93,35 +116,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(verb: Option<&str>) -> Result<()> {
+fn dispatch(verb: Verb) -> Result<()> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = manifest.ancestors().nth(2).context("the workspace is two directories up")?;
     match verb {
-        Some("check") => check(root, named_part()?),
-        Some("test") => test(root, named_part()?),
-        Some("nightly") => nightly(root, named_part()?),
-        Some("fmt") => run::formatting(root, Formatting::Write),
-        Some("tidy") => tidy(root),
-        Some("spec") => spec(root),
-        Some("book") => book::build(root),
-        Some("figures") => figures::draw(root, &Tree::read(root)?),
-        Some("libraries") => libraries::ci(root).and_then(|()| libraries::outside(root)),
-        Some("fuzz") => fuzz_targets(root, std::env::args().skip(2).collect()),
-        Some("deb") => deb::make(root, named_architecture()?),
-        Some("static") => tarball::make(root, named_architecture()?),
-        Some("arm64") => arm64::dispatch(root, std::env::args().nth(2).as_deref()),
-        Some("help" | "--help" | "-h") => {
-            print!("{HELP}");
-            Ok(())
-        }
-        Some(other) => bail!("no verb `{other}`\n{HELP}"),
-        None => bail!("no verb\n{HELP}"),
+        Verb::Check(of) => check(root, of.part),
+        Verb::Test(of) => test(root, of.part),
+        Verb::Nightly(of) => nightly(root, of.part),
+        Verb::Fmt => run::formatting(root, Formatting::Write),
+        Verb::Tidy => tidy(root),
+        Verb::Spec => spec(root),
+        Verb::Book => book::build(root),
+        Verb::Figures => figures::draw(root, &Tree::read(root)?),
+        Verb::Libraries => libraries::ci(root).and_then(|()| libraries::outside(root)),
+        Verb::Fuzz { seconds, targets } => fuzz::run(root, seconds, &targets),
+        Verb::Deb(on) => deb::make(root, on.arch),
+        Verb::Static(on) => tarball::make(root, on.arch),
+        Verb::Arm64 { what } => arm64::dispatch(root, &what),
     }
-}
-
-/// The part that the command line names after the verb.
-fn named_part() -> Result<Part> {
-    Part::parse(std::env::args().nth(2).as_deref())
 }
 
 fn check(root: &Path, part: Part) -> Result<()> {
@@ -202,27 +214,6 @@ fn package(root: &Path) -> Result<()> {
         return deb::make(root, Architecture::Ours);
     }
     report::skip("Debian packages", "cargo deb is not installed (cargo install cargo-deb --locked)")
-}
-
-/// `--arch NAME` behind the verb, if given.
-fn named_architecture() -> Result<Architecture> {
-    let arguments: Vec<String> = std::env::args().skip(2).collect();
-    match &arguments[..] {
-        [] => Architecture::parse(""),
-        [flag, name] if flag == "--arch" => Architecture::parse(name),
-        _ => bail!("expected nothing or --arch NAME"),
-    }
-}
-
-/// `--seconds N`, if given, and names of targets.
-fn fuzz_targets(root: &Path, mut arguments: Vec<String>) -> Result<()> {
-    let mut seconds = fuzz::SECONDS_DEFAULT;
-    if let Some(at) = arguments.iter().position(|argument| argument == "--seconds") {
-        let number = arguments.get(at + 1).context("--seconds N: expected a number")?;
-        seconds = number.parse().with_context(|| format!("--seconds {number}"))?;
-        arguments.drain(at..at + 2);
-    }
-    fuzz::run(root, seconds, &arguments)
 }
 
 fn tidy(root: &Path) -> Result<()> {
