@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{report, reproducible, run};
 
@@ -134,8 +134,7 @@ fn check(root: &Path) -> Result<()> {
         return report::skip("tests on emulated Arm64", &why);
     }
     let program = directory(root).join(TARGET).join("debug/ringway");
-    let status = emulated(&program).arg("--version").status().context(EMULATOR)?;
-    ensure!(status.success(), "{} --version, emulated: {status}", program.display());
+    run::shown(emulated(&program).arg("--version"))?;
     test(root)
 }
 
@@ -150,24 +149,19 @@ fn test(root: &Path) -> Result<()> {
     }
     for arguments in TESTS {
         let arguments = [&["test", "--quiet"], arguments].concat();
-        println!("for {TARGET}: cargo {}", arguments.join(" "));
         let mut command = Command::new("timeout");
         command.arg(format!("{TESTS_MINUTES_MAX}m")).arg(run::this_cargo());
         prepare(root, &mut command, &arguments);
-        let status = command.status().context("timeout, of coreutils")?;
-        ensure!(status.success(), "tests on emulated Arm64: {status}");
+        run::shown(&mut command).context("tests on emulated Arm64")?;
     }
     Ok(())
 }
 
 /// Runs cargo for Arm64, with its output left as it is.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    println!("for {TARGET}: cargo {}", arguments.join(" "));
     let mut command = Command::new(run::this_cargo());
     prepare(root, &mut command, arguments);
-    let status = command.status().context("cargo")?;
-    ensure!(status.success(), "cargo {} failed for {TARGET}", arguments.join(" "));
-    Ok(())
+    run::shown(&mut command)
 }
 
 /// Arguments and environment of a cargo that builds and runs for Arm64. Variables that the caller's

@@ -44,10 +44,8 @@ struct Rule {
 /// Writes the pages and builds the book.
 pub(crate) fn build(root: &Path) -> Result<()> {
     write_pages(root)?;
-    println!("mdbook build");
-    let status = Command::new("mdbook").arg("build").current_dir(root).status();
-    let status = status.context("mdbook (cargo install mdbook --version 0.4.52 --locked)")?;
-    ensure!(status.success(), "mdbook build failed");
+    run::shown(Command::new("mdbook").arg("build").current_dir(root))
+        .context("mdbook (cargo install mdbook --version 0.4.52 --locked)")?;
     println!("book: {}", root.join("target/book/index.html").display());
     Ok(())
 }

@@ -49,9 +49,7 @@ pub(crate) fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     if !has_program("c++") {
         return skip("fuzz", "libFuzzer needs a C++ compiler (apt-get install g++)");
     }
-    println!("cargo fuzz build");
-    let built = cargo_fuzz(root, "build").status().context("cargo fuzz")?;
-    ensure!(built.success(), "cargo fuzz build failed");
+    run::shown(&mut cargo_fuzz(root, "build"))?;
     let chosen: Vec<String> =
         targets.into_iter().filter(|name| wanted.is_empty() || wanted.contains(name)).collect();
     run::on_all_cpus(&chosen, |target| run_one(root, target, seconds)).map(drop)

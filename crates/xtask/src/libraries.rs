@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use crate::{page, report, run};
 
@@ -37,15 +37,13 @@ pub(crate) fn outside(root: &Path) -> Result<()> {
     symlink(root, folder.path().join("ringway"))?;
     let mut copy = Command::new("sh");
     copy.args(["-e", "-c"]).arg(block("copy")?).current_dir(folder.path());
-    ensure!(copy.status().context("sh")?.success(), "{PAGE}: copy");
+    run::shown(&mut copy).context(PAGE)?;
     let guest = folder.path().join("my-guest");
     fs::write(guest.join("Cargo.toml"), block("manifest")?)?;
-    println!("{PAGE}: cargo build");
     let mut build = Command::new(run::this_cargo());
     // With what the tree's own build has fetched.
     build.args(["build", "--quiet", "--offline", "--target-dir"]).arg(root.join(TARGET));
-    ensure!(build.current_dir(&guest).status().context("cargo")?.success(), "{PAGE}: build");
-    Ok(())
+    run::shown(build.current_dir(&guest)).context(PAGE)
 }
 
 /// Builds the crates that need no operating system for a target without one.
@@ -65,11 +63,8 @@ fn documents(root: &Path) -> Result<()> {
     let mut arguments = vec!["doc", "--quiet", "--no-deps"];
     let names = packages(&CRATES);
     arguments.extend(names.iter().flat_map(|name| ["--package", name]));
-    println!("RUSTDOCFLAGS='-D warnings' cargo {}", arguments.join(" "));
     let mut command = Command::new(run::this_cargo());
-    command.current_dir(root).args(&arguments).env("RUSTDOCFLAGS", "-D warnings");
-    ensure!(command.status().context("cargo doc")?.success(), "cargo doc failed");
-    Ok(())
+    run::shown(command.current_dir(root).args(&arguments).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn packages(crates: &[&str]) -> Vec<String> {
@@ -81,31 +76,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_the_manifest_of_a_copy_of_the_example() {
+    fn the_page_has_the_manifest_of_a_copy_of_the_example_and_each_crate_in_it() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let page = fs::read_to_string(root.join(PAGE)).expect("it is there");
-        let manifest = page::block(&page, "manifest").expect("it is shown");
-        let example =
-            fs::read_to_string(root.join("crates/unikernel/Cargo.toml")).expect("it is there");
-        let [shown, example] = [manifest, example].map(|text| {
+        let file = |path: &str| fs::read_to_string(root.join(path)).expect("it is there");
+        let page = file(PAGE);
+        let shown = page::block(&page, "manifest").expect("it is shown");
+        let [shown, example] = [shown, file("crates/unikernel/Cargo.toml")].map(|text| {
             let manifest: toml::Table = text.parse().expect("TOML");
             let needed = manifest["dependencies"].as_table().expect("a section");
             needed.keys().cloned().collect::<Vec<String>>()
         });
         assert_eq!(shown, example);
-    }
-
-    #[test]
-    fn the_page_has_every_crate_that_a_copy_of_the_example_needs() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let file = |path: &str| std::fs::read_to_string(root.join(path)).expect("it is there");
-        let manifest: toml::Table = file("crates/unikernel/Cargo.toml").parse().expect("TOML");
-        let needed = manifest["dependencies"].as_table().expect("a section").keys();
-        let needed: Vec<&String> = needed.filter(|name| name.starts_with("ringway-")).collect();
-        assert!(!needed.is_empty());
-        let page = file("docs/libraries.md");
-        let missing: Vec<_> =
-            needed.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
-        assert!(missing.is_empty(), "{missing:?}");
+        for name in example.iter().filter(|name| name.starts_with("ringway-")) {
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use regex::{Captures, Regex};
 
 use crate::links::resolve;
 
@@ -33,32 +34,24 @@ pub(crate) fn write(root: &Path, packages: &Path) -> Result<()> {
         let (package, name) = place.split_once('/').context(place)?;
         let folder = packages.join(package).join("doc");
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        fs::write(folder.join(name), packaged(page, &text)).context(name)?;
+        fs::write(folder.join(name), packaged(page, &text)?).context(name)?;
     }
     Ok(())
 }
 
 /// The text of a page in its package. A link to what no package has becomes its words, and such an
 /// image is left out.
-fn packaged(page: &str, text: &str) -> String {
-    let mut parts = text.split("](");
-    let mut shown = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (begin, end) = (shown.rfind('['), part.split_once(')'));
-        let (Some(begin), Some((link, rest))) = (begin, end) else {
-            shown += "](";
-            shown += part;
-            continue;
-        };
-        let is_image = shown[..begin].ends_with('!');
-        match place_of(page, link) {
-            Some(place) => shown += &format!("]({place})"),
-            None if is_image => shown.truncate(begin - 1),
-            None => drop(shown.remove(begin)),
+fn packaged(page: &str, text: &str) -> Result<String> {
+    let links = Regex::new(r"(!?)\[([^\[\]]*)\]\(([^)]*)\)")?;
+    let shown = links.replace_all(text, |found: &Captures<'_>| {
+        let (mark, words) = (&found[1], &found[2]);
+        match place_of(page, &found[3]) {
+            Some(place) => format!("{mark}[{words}]({place})"),
+            None if mark.is_empty() => words.to_owned(),
+            None => String::new(),
         }
-        shown += rest;
-    }
-    shown
+    });
+    Ok(shown.into_owned())
 }
 
 /// Where a link of a page leads in its package; `None` if no package has that.
@@ -81,23 +74,17 @@ mod tests {
 
     #[test]
     fn links_lead_to_pages_in_packages_or_are_words() {
-        let of_readme = |text: &str| packaged("README.md", text);
-        assert_eq!(of_readme("a [b](docs/xen.md#c) d"), "a [b](xen.md#c) d");
-        assert_eq!(of_readme("[a](doctor/README.md)"), "[a](../ringway-doctor/README.md)");
-        assert_eq!(
-            of_readme("[a](HACKING.md), [b](https://b.example/)"),
-            "a, [b](https://b.example/)"
-        );
-        assert_eq!(of_readme("a\n![b](docs/figures/b.svg)\nc"), "a\n\nc");
-        assert_eq!(
-            packaged("docs/xen.md", "[a\nb](lab.md) [c](#c)"),
-            "[a\nb](../ringway-lab/README.md) [c](#c)"
-        );
-        assert_eq!(
-            packaged("docs/xen.md", "[a](adr/0009-x.md"),
-            "[a](adr/0009-x.md",
-            "it has no end"
-        );
+        for (page, text, expected) in [
+            ("README.md", "a [b](docs/xen.md#c) d", "a [b](xen.md#c) d"),
+            ("README.md", "[a](doctor/README.md)", "[a](../ringway-doctor/README.md)"),
+            ("README.md", "[a](HACKING.md), [b](https://b.example/)", "a, [b](https://b.example/)"),
+            ("README.md", "a\n![b](docs/figures/b.svg)\nc", "a\n\nc"),
+            ("docs/xen.md", "[a\nb](lab.md) [c](#c)", "[a\nb](../ringway-lab/README.md) [c](#c)"),
+            // It has no end.
+            ("docs/xen.md", "[a](adr/0009-x.md", "[a](adr/0009-x.md"),
+        ] {
+            assert_eq!(packaged(page, text).expect("a pattern"), expected);
+        }
     }
 
     /// Installed first, the rule would take Xen's devices from the group of Qubes' programs.
@@ -114,23 +101,18 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folder = tempfile::tempdir().expect("a directory");
         write(&root, folder.path()).expect("written");
+        let links = Regex::new(r"\]\(([^):#]+)(?:#[^)]*)?\)").expect("a pattern");
         for (page, place) in PAGES {
             let (package, name) = place.split_once('/').expect("of a package");
-            let file = |name: &str| folder.path().join(package).join("doc").join(name);
-            let text = fs::read_to_string(file(name)).expect("written");
-            let ends = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-            for (link, _) in
-                ends.filter(|(link, _)| !link.contains("://") && !link.starts_with('#'))
-            {
-                let path = link.split('#').next().expect("a path");
-                let (package, name) = match path.strip_prefix("../") {
+            let file = folder.path().join(package).join("doc").join(name);
+            let text = fs::read_to_string(file).expect("written");
+            for link in links.captures_iter(&text) {
+                let (package, name) = match link[1].strip_prefix("../") {
                     Some(other) => other.split_once('/').expect("of a package"),
-                    None => (package, path),
+                    None => (package, &link[1]),
                 };
-                assert!(
-                    folder.path().join(package).join("doc").join(name).is_file(),
-                    "{page}: {link}"
-                );
+                let file = folder.path().join(package).join("doc").join(name);
+                assert!(file.is_file(), "{page}: {}", &link[1]);
             }
         }
     }

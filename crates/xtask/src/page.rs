@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use regex::Regex;
+
 use crate::tree::Tree;
 
 /// A page of which scripts run blocks.
@@ -37,8 +39,8 @@ pub(crate) fn block(page: &str, name: &str) -> Option<String> {
     Some(text).filter(|text| !text.trim().is_empty())
 }
 
-/// How scenarios name a block: functions of `tests/steps.sh`.
-const CALLS: [&str; 2] = ["page ", "page_text "];
+/// How scenarios name a block: by functions of `tests/steps.sh`.
+const CALL: &str = r"(?:^\s*|\$\()page(?:_text)? ([a-z-]+)";
 
 /// Every block without a mark, and every mark and scenario that names no block, one line each.
 pub(crate) fn check(tree: &Tree) -> Vec<String> {
@@ -123,20 +125,11 @@ fn mark(text: &str) -> Option<Mark<'_>> {
 
 /// The blocks that scenarios name, each with the file that does.
 fn calls<'a>(tree: &'a Tree, scenarios: &str) -> Vec<(&'a str, &'a str)> {
+    let call = Regex::new(CALL).expect("a pattern");
     let scripts = tree.files.iter().filter(|file| file.path.starts_with(scenarios));
     let lines = scripts.flat_map(|file| file.text.lines().map(|line| (file.path.as_str(), line)));
-    lines.filter_map(|(path, line)| Some((path, call(line)?))).collect()
-}
-
-/// The block that a line of a script names.
-fn call(line: &str) -> Option<&str> {
-    let at = CALLS.iter().find_map(|call| {
-        let command = line.trim_start().strip_prefix(call);
-        command.or_else(|| Some(line.split_once(&format!("$({call}"))?.1))
-    })?;
-    let end = at.find(|letter: char| !(letter.is_ascii_lowercase() || letter == '-'));
-    let name = &at[..end.unwrap_or(at.len())];
-    (!name.is_empty()).then_some(name)
+    let name = |line| Some(call.captures(line)?.get(1)?.as_str());
+    lines.filter_map(|(path, line)| Some((path, name(line)?))).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Runs tools, with their output unchanged.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::layers::Metadata;
 use crate::part::Part;
@@ -111,9 +111,9 @@ pub(crate) fn package(
     add: impl FnOnce(&mut Command),
 ) -> Result<PathBuf> {
     let arguments = ["deb", "--quiet", "--no-build", "--strip", "--package", program];
-    println!("cargo {}", arguments.join(" "));
     let mut command = cargo(root, &arguments);
     add(&mut command);
+    println!("{}", line(&command));
     let output = command.stderr(Stdio::inherit()).output().context("cargo deb")?;
     ensure!(output.status.success(), "cargo deb failed");
     let printed = String::from_utf8(output.stdout).context("reading the output of cargo deb")?;
@@ -200,11 +200,7 @@ pub(crate) fn hostile(root: &Path) -> Result<()> {
 /// libraries have fewer features if no other crate asks for them.
 pub(crate) fn worlds(root: &Path, seeds: &str) -> Result<()> {
     let program = target_dir(root).join("debug/ringway-sim");
-    println!("{} --seeds {seeds}", program.display());
-    let status = Command::new(&program).args(["--seeds", seeds]).status();
-    let status = status.with_context(|| format!("run {}", program.display()))?;
-    ensure!(status.success(), "worlds {seeds}: {status}");
-    Ok(())
+    shown(Command::new(program).args(["--seeds", seeds]))
 }
 
 /// The directory of what cargo builds.
@@ -224,22 +220,28 @@ pub(crate) fn interleavings(root: &Path) -> Result<()> {
 pub(crate) fn more_interleavings(root: &Path) -> Result<()> {
     interleavings(root)?;
     let rings = ["--package", "ringway-ring", "--test", "rings", "every_interleaving"];
-    println!("LOOM_MAX_PREEMPTIONS=3 cargo test {}", rings.join(" "));
     let mut command = cargo(root, &[&["test", "--quiet"], &rings[..]].concat());
-    let status = command.env("LOOM_MAX_PREEMPTIONS", "3").status().context("cargo")?;
-    ensure!(status.success(), "the rings with three preemptions: {status}");
-    Ok(())
+    shown(command.env("LOOM_MAX_PREEMPTIONS", "3")).context("the rings with three preemptions")
 }
 
 /// Runs cargo, with its output left as it is.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<()> {
-    let line = arguments.join(" ");
-    println!("cargo {line}");
-    let status = cargo(root, arguments).status()?;
-    if !status.success() {
-        bail!("cargo {line} failed");
-    }
+    shown(&mut cargo(root, arguments))
+}
+
+/// Runs a command, with its output left as it is, after a line that shows it.
+pub(crate) fn shown(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    println!("{line}");
+    let status = command.status().with_context(|| line.clone())?;
+    ensure!(status.success(), "{line}: {status}");
     Ok(())
+}
+
+fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name();
+    let words = program.into_iter().chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether cargo lacks a command.
@@ -313,6 +315,8 @@ pub(crate) fn this_cargo() -> OsString {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use ringway_sources::Sources;
 
 use crate::tree::{SourceFile, Tree};
@@ -19,8 +19,7 @@ const HEADER: &str = "netif.h:";
 /// Every unresolved citation and uncited source, one line each. `rules` are the ids of the rules of
 /// the wire.
 pub(crate) fn check(tree: &Tree, rules: &[String]) -> Result<Vec<String>> {
-    let sources = tree.file(SOURCES).with_context(|| format!("{SOURCES} is missing"))?;
-    let sources = Sources::parse(&sources.text).with_context(|| format!("reading {SOURCES}"))?;
+    let sources: Sources = tree.toml(SOURCES)?;
     let mut findings = unsound(&sources);
     let mut cited = BTreeSet::new();
     for file in tree.files.iter().filter(|file| !SKIPPED.contains(&file.path.as_str())) {

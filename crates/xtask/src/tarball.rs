@@ -58,7 +58,6 @@ fn build(root: &Path, arch: Architecture, directory: &Path) -> Result<()> {
     // A target that is named keeps the flags from what runs while it is built.
     let arguments = ["build", "--release", "--bins", "--config", STRIPPED, "--target", &target];
     let arguments = [&arguments[..], &run::BUILT[..]].concat();
-    println!("static: cargo {}", arguments.join(" "));
     let mut command = Command::new(run::this_cargo());
     command.current_dir(root).args(arguments).arg("--target-dir").arg(directory);
     if arch == Architecture::Arm64 {
@@ -66,9 +65,7 @@ fn build(root: &Path, arch: Architecture, directory: &Path) -> Result<()> {
     }
     let is_static = reproducible::prepare_with(&mut command, root, &STATIC);
     ensure!(is_static, "a static build has compiler flags of its own: unset RUSTFLAGS");
-    let status = command.status().context("cargo")?;
-    ensure!(status.success(), "the static build: {status}");
-    Ok(())
+    run::shown(&mut command)
 }
 
 /// Copies what the package of a crate has to the places where it would be installed.
