@@ -34,6 +34,7 @@ pub mod vlan;
 pub mod vnet;
 #[cfg(feature = "std")]
 mod waits;
+mod words;
 
 pub use counters::{DropCounters, DropReason, QueueCounters, QueueTotals, Side};
 pub use end::{End, Ends, Lender, PIECES_MAX, PagePool, Pages, Piece};

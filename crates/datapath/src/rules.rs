@@ -21,29 +21,9 @@ pub enum LockingMode {
     Disabled,
 }
 
-impl fmt::Display for LockingMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LockingMode::Unlocked => "unlocked",
-            LockingMode::Locked => "locked",
-            LockingMode::Disabled => "disabled",
-        })
-    }
-}
-
-impl FromStr for LockingMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LockingMode, String> {
-        match text {
-            "unlocked" => Ok(LockingMode::Unlocked),
-            "locked" => Ok(LockingMode::Locked),
-            "disabled" => Ok(LockingMode::Disabled),
-            _ => Err(format!(
-                "{text:?} is not a locking mode: expected unlocked, locked or disabled"
-            )),
-        }
-    }
+crate::words! {
+    LockingMode { Unlocked = "unlocked", Locked = "locked", Disabled = "disabled" }
+    else |text| format!("{text:?} is not a locking mode: expected unlocked, locked or disabled")
 }
 
 /// Whether a multicast router may be behind a port. The names are those of Linux's bridge
@@ -59,27 +39,9 @@ pub enum MulticastRouter {
     Always,
 }
 
-impl fmt::Display for MulticastRouter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            MulticastRouter::Never => "never",
-            MulticastRouter::Learn => "learn",
-            MulticastRouter::Always => "always",
-        })
-    }
-}
-
-impl FromStr for MulticastRouter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<MulticastRouter, String> {
-        match text {
-            "never" => Ok(MulticastRouter::Never),
-            "learn" => Ok(MulticastRouter::Learn),
-            "always" => Ok(MulticastRouter::Always),
-            _ => Err(format!("{text:?} is not a mode: expected never, learn or always")),
-        }
-    }
+crate::words! {
+    MulticastRouter { Never = "never", Learn = "learn", Always = "always" }
+    else |text| format!("{text:?} is not a mode: expected never, learn or always")
 }
 
 /// A port whose frames a mirror copies.

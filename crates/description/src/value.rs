@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ringway_datapath::{IpNetwork, MacAddr, Mirrored};
+use ringway_datapath::{IpNetwork, MacAddr, Mirrored, words};
 use ringway_steering::FlowKey;
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{PROTOCOL_FEATURE_NAMES, protocol_names};
@@ -259,28 +259,11 @@ pub enum SocketMode {
     Server,
 }
 
-impl FromStr for SocketMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<SocketMode, String> {
-        match text {
-            "client" => Ok(SocketMode::Client),
-            "server" => Ok(SocketMode::Server),
-            _ => Err(format!(
-                "`{text}` is not a mode: expected `client`, where QEMU creates the socket, or \
-                 `server`"
-            )),
-        }
-    }
-}
-
-impl fmt::Display for SocketMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SocketMode::Client => "client",
-            SocketMode::Server => "server",
-        })
-    }
+words! {
+    SocketMode { Client = "client", Server = "server" }
+    else |text| format!(
+        "`{text}` is not a mode: expected `client`, where QEMU creates the socket, or `server`"
+    )
 }
 
 /// A feature that a virtio vif should offer, or should not: `ring_packed`, `-guest_tso4`,

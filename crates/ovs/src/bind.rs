@@ -1,8 +1,6 @@
 //! When a vif has its port.
 
-use std::fmt;
-use std::str::FromStr;
-
+use ringway_datapath::words;
 use serde::{Deserialize, Serialize};
 
 use crate::bridge::shortened;
@@ -18,25 +16,9 @@ pub enum Bind {
     Plugged,
 }
 
-impl FromStr for Bind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Bind, String> {
-        match text {
-            "connected" => Ok(Bind::Connected),
-            "plugged" => Ok(Bind::Plugged),
-            _ => Err(format!("{:?}: expected connected or plugged", shortened(text))),
-        }
-    }
-}
-
-impl fmt::Display for Bind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Bind::Connected => "connected",
-            Bind::Plugged => "plugged",
-        })
-    }
+words! {
+    Bind { Connected = "connected", Plugged = "plugged" }
+    else |text| format!("{:?}: expected connected or plugged", shortened(text))
 }
 
 #[cfg(test)]

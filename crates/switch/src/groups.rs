@@ -22,14 +22,12 @@
 //! consistent, so one of the two sees the other. Readers may see a group that was replaced a moment
 //! ago, so one frame may go to the wrong ports of its own VLAN.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
 
-use ringway_datapath::{MacAddr, MulticastRouter};
+use ringway_datapath::{MacAddr, MulticastRouter, words};
 
 use crate::domain::{PortSet, place};
 use crate::fdb::add_one;
@@ -59,25 +57,9 @@ pub enum Unregistered {
     Routers,
 }
 
-impl fmt::Display for Unregistered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Unregistered::Flood => "flood",
-            Unregistered::Routers => "routers",
-        })
-    }
-}
-
-impl FromStr for Unregistered {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Unregistered, String> {
-        match text {
-            "flood" => Ok(Unregistered::Flood),
-            "routers" => Ok(Unregistered::Routers),
-            _ => Err(format!("{text:?} is not a valid value: expected flood or routers")),
-        }
-    }
+words! {
+    Unregistered { Flood = "flood", Routers = "routers" }
+    else |text| format!("{text:?} is not a valid value: expected flood or routers")
 }
 
 /// A group of a VLAN, for display.

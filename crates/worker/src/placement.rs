@@ -1,9 +1,8 @@
 //! Which worker owns which queue.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
+use ringway_datapath::words;
 use ringway_switch::PortId;
 
 /// How queues are placed on workers.
@@ -23,27 +22,9 @@ pub enum Policy {
     Balanced,
 }
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Policy::PerQueue => "per-queue",
-            Policy::Static => "static",
-            Policy::Balanced => "balanced",
-        })
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Policy, String> {
-        match text {
-            "per-queue" => Ok(Policy::PerQueue),
-            "static" => Ok(Policy::Static),
-            "balanced" => Ok(Policy::Balanced),
-            _ => Err(format!("{text:?} is not a policy: expected per-queue, static or balanced")),
-        }
-    }
+words! {
+    Policy { PerQueue = "per-queue", Static = "static", Balanced = "balanced" }
+    else |text| format!("{text:?} is not a policy: expected per-queue, static or balanced")
 }
 
 /// Where a queue is, and its recent load.

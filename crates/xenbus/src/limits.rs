@@ -5,7 +5,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
-use core::str::FromStr;
+
+use ringway_datapath::words;
 
 use crate::keys::{
     Absent, BadKeys, CARRIER, DISCONNECT, KeyChange, Keys, MTU, RATE, SPEED, STOPPED, TRUSTED,
@@ -189,25 +190,9 @@ pub enum LinkState {
     Down,
 }
 
-impl fmt::Display for LinkState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LinkState::Up => "up",
-            LinkState::Down => "down",
-        })
-    }
-}
-
-impl FromStr for LinkState {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LinkState, String> {
-        match text {
-            "up" => Ok(LinkState::Up),
-            "down" => Ok(LinkState::Down),
-            _ => Err(format!("`{text}` is no state of a link: expected `up` or `down`")),
-        }
-    }
+words! {
+    LinkState { Up = "up", Down = "down" }
+    else |text| format!("`{text}` is no state of a link: expected `up` or `down`")
 }
 
 /// The value of a limit.

@@ -2,8 +2,8 @@
 
 use alloc::format;
 use alloc::string::String;
-use core::fmt;
-use core::str::FromStr;
+
+use ringway_datapath::words;
 
 /// The work that a guest and its network may leave to each other: checksums and segmentation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,27 +17,9 @@ pub enum OffloadWish {
     None,
 }
 
-impl fmt::Display for OffloadWish {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            OffloadWish::Auto => "auto",
-            OffloadWish::All => "all",
-            OffloadWish::None => "none",
-        })
-    }
-}
-
-impl FromStr for OffloadWish {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<OffloadWish, String> {
-        match text {
-            "auto" => Ok(OffloadWish::Auto),
-            "all" => Ok(OffloadWish::All),
-            "none" => Ok(OffloadWish::None),
-            _ => Err(format!("`{text}` says nothing of offloads: expected {OFFLOAD_WISHES}")),
-        }
-    }
+words! {
+    OffloadWish { Auto = "auto", All = "all", None = "none" }
+    else |text| format!("`{text}` says nothing of offloads: expected {OFFLOAD_WISHES}")
 }
 
 /// The values of its key, for people.
