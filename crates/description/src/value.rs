@@ -138,115 +138,88 @@ impl FromStr for FlowKeyText {
     }
 }
 
-/// The name of a network interface.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct InterfaceName(pub String);
+/// A text that is what it claims to be.
+macro_rules! texts {
+    ($($(#[$about:meta])* $name:ident: |$text:ident| $is_good:expr, $refusal:expr;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub String);
 
-impl FromStr for InterfaceName {
-    type Err = String;
+        impl FromStr for $name {
+            type Err = String;
 
-    fn from_str(text: &str) -> Result<InterfaceName, String> {
-        let is_good = (1..=INTERFACE_NAME_LEN_MAX).contains(&text.len())
+            fn from_str($text: &str) -> Result<$name, String> {
+                if $is_good { Ok($name($text.to_owned())) } else { Err($refusal) }
+            }
+        }
+    )*};
+}
+
+texts! {
+    /// The name of a network interface.
+    InterfaceName: |text|
+        (1..=INTERFACE_NAME_LEN_MAX).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte))
             && text != "."
-            && text != "..";
-        if !is_good {
-            return Err(format!(
-                "`{text}` is not an interface name: expected 1 to {INTERFACE_NAME_LEN_MAX} \
-                 visible characters without `/`, `:` and `%`"
-            ));
-        }
-        Ok(InterfaceName(text.to_owned()))
-    }
-}
-
-/// The name of a guest: letters, digits, `-`, `_` and `.`, because it is part of file names.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct GuestName(pub String);
-
-impl FromStr for GuestName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<GuestName, String> {
-        let is_good = (1..=GUEST_NAME_LEN_MAX).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-        if !is_good {
-            return Err(format!(
-                "`{text}` is not a guest name: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
-                 digits, `-`, `_` and `.`, the first a letter or digit"
-            ));
-        }
-        Ok(GuestName(text.to_owned()))
-    }
-}
-
-/// The name of a virtio vif.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct VhostName(pub String);
-
-impl FromStr for VhostName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<VhostName, String> {
-        let is_good = (1..=GUEST_NAME_LEN_MAX).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
-            && !text.starts_with("vif");
-        if text == Mirrored::ALL {
-            return Err(format!("`{text}` means all ports, as in `mirror`: choose another name"));
-        }
-        if !is_good {
-            return Err(format!(
+            && text != "..",
+        format!(
+            "`{text}` is not an interface name: expected 1 to {INTERFACE_NAME_LEN_MAX} visible \
+             characters without `/`, `:` and `%`"
+        );
+    /// The name of a guest: letters, digits, `-`, `_` and `.`, because it is part of file names.
+    GuestName: |text| is_file_name(text, GUEST_NAME_LEN_MAX),
+        format!(
+            "`{text}` is not a guest name: expected 1 to {GUEST_NAME_LEN_MAX} letters, digits, \
+             `-`, `_` and `.`, the first a letter or digit"
+        );
+    /// The name of a virtio vif.
+    VhostName: |text|
+        is_file_name(text, GUEST_NAME_LEN_MAX)
+            && !text.starts_with("vif")
+            && text != Mirrored::ALL,
+        match text {
+            Mirrored::ALL => {
+                format!("`{text}` means all ports, as in `mirror`: choose another name")
+            }
+            _ => format!(
                 "`{text}` is not a virtio vif name: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
-                 digits, `-`, `_` and `.`, the first a letter or digit, and no `vif` at \
-                 the start, which is for Xen's"
-            ));
-        }
-        Ok(VhostName(text.to_owned()))
-    }
-}
-
-/// The path of a Unix socket.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SocketPath(pub String);
-
-impl FromStr for SocketPath {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<SocketPath, String> {
-        let is_good = text.starts_with('/')
+                 digits, `-`, `_` and `.`, the first a letter or digit, and no `vif` at the \
+                 start, which is for Xen's"
+            ),
+        };
+    /// The path of a Unix socket.
+    SocketPath: |text|
+        text.starts_with('/')
             && !text.ends_with('/')
             && text.len() <= SOCKET_PATH_LEN_MAX
-            && !text.contains('\0');
-        if !is_good {
-            return Err(format!(
-                "`{text}` is not a socket path: expected one that begins with `/` and has at \
-                 most {SOCKET_PATH_LEN_MAX} bytes"
-            ));
-        }
-        Ok(SocketPath(text.to_owned()))
-    }
+            && !text.contains('\0'),
+        format!(
+            "`{text}` is not a socket path: expected one that begins with `/` and has at most \
+             {SOCKET_PATH_LEN_MAX} bytes"
+        );
+    /// A group of the host: its name or its number.
+    GroupText: |text|
+        (1..=GROUP_LEN_MAX).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b":,/".contains(&byte)),
+        format!(
+            "`{text}` is not a group: expected a name of at most {GROUP_LEN_MAX} letters, digits, \
+             `-`, `_` and `.`, or a number"
+        );
+    /// The name of a tenant, whose vifs have a process of their own: part of names of files, as a
+    /// guest's name is, and of sockets, whose paths must be short.
+    TenantName: |text|
+        is_file_name(text, TENANT_NAME_LEN_MAX) && !text.starts_with(OF_DOMAIN),
+        format!(
+            "`{}` is not a tenant name: expected 1 to {TENANT_NAME_LEN_MAX} letters, digits, `-`, \
+             `_` and `.`, the first a letter or digit, and not `{OF_DOMAIN}`",
+            text.escape_debug().take(2 * TENANT_NAME_LEN_MAX).collect::<String>()
+        );
 }
 
-/// A group of the host: its name or its number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupText(pub String);
-
-impl FromStr for GroupText {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<GroupText, String> {
-        let is_good = (1..=GROUP_LEN_MAX).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_graphic() && !b":,/".contains(&byte));
-        if !is_good {
-            return Err(format!(
-                "`{text}` is not a group: expected a name of at most {GROUP_LEN_MAX} letters, \
-                 digits, `-`, `_` and `.`, or a number"
-            ));
-        }
-        Ok(GroupText(text.to_owned()))
-    }
+fn is_file_name(text: &str, len_max: usize) -> bool {
+    (1..=len_max).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric())
 }
 
 /// Which end creates a vhost-user socket.
@@ -328,11 +301,6 @@ impl fmt::Display for FeatureText {
     }
 }
 
-/// The name of a tenant, whose vifs have a process of their own: part of names of files, as a
-/// guest's name is, and of sockets, whose paths must be short.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TenantName(pub String);
-
 impl TenantName {
     /// The tenant of a domain's vifs that name none.
     pub fn of_domain(domid: u16) -> TenantName {
@@ -346,25 +314,6 @@ impl TenantName {
     pub(crate) fn of_vhost(name: &VhostName) -> Option<TenantName> {
         let fits = name.0.len() <= TenantName::VHOST_LEN_MAX;
         fits.then(|| TenantName(format!("{OF_VHOST}{name}")))
-    }
-}
-
-impl FromStr for TenantName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<TenantName, String> {
-        let is_good = (1..=TENANT_NAME_LEN_MAX).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
-            && !text.starts_with(OF_DOMAIN);
-        if !is_good {
-            return Err(format!(
-                "`{}` is not a tenant name: expected 1 to {TENANT_NAME_LEN_MAX} letters, \
-                 digits, `-`, `_` and `.`, the first a letter or digit, and not `{OF_DOMAIN}`",
-                text.escape_debug().take(2 * TENANT_NAME_LEN_MAX).collect::<String>()
-            ));
-        }
-        Ok(TenantName(text.to_owned()))
     }
 }
 
