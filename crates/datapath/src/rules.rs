@@ -345,18 +345,4 @@ mod tests {
         assert!(count("10.0.0.1,any").is_err());
         assert!(count(&"10.0.0.1 ".repeat(65)).is_err());
     }
-
-    #[test]
-    fn listed_addresses_are_enforced_unless_a_mode_is_set() {
-        let listed = PortRules {
-            allowed: vec![IpNetwork::host(IpAddr::from([10, 0, 0, 1]))],
-            ..PortRules::default()
-        };
-        assert_eq!(PortRules::default().mode(None), None);
-        let unlocked = Some(LockingMode::Unlocked);
-        assert_eq!(PortRules::default().mode(unlocked), unlocked);
-        assert_eq!(listed.mode(unlocked), Some(LockingMode::Locked));
-        let open = PortRules { locking: unlocked, ..listed };
-        assert_eq!(open.mode(None), unlocked);
-    }
 }
