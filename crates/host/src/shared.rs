@@ -13,7 +13,7 @@ use ringway_switch::{
     FloodBudget, FloodLimit, PortId, PortPolicy, Role, StormLimits, Switch, SwitchConfig, Ticks,
     TooManyVlans,
 };
-use ringway_xenbus::{Features, Offer};
+use ringway_xenbus::Offer;
 
 use crate::comparison::Comparison;
 use crate::datapaths::Datapaths;
@@ -225,14 +225,9 @@ impl Shared {
     /// The offer to a vif, with as many queues as the toolstack wants, or otherwise the
     /// configuration.
     pub fn offer(&self, queues_wanted: Option<u16>) -> Offer {
-        Offer {
-            queues_max: queues_wanted.unwrap_or(self.config.max_queues).max(1),
-            split_event_channels: self.config.split_event_channels,
-            control_ring: true,
-            multicast_control: true,
-            xdp_headroom: true,
-            features: Features::from(self.config.offloads),
-        }
+        let queues_max = queues_wanted.unwrap_or(self.config.max_queues).max(1);
+        let split_event_channels = self.config.split_event_channels;
+        Offer { split_event_channels, ..Offer::all(queues_max, self.config.offloads.into()) }
     }
 }
 

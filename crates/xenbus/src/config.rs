@@ -39,6 +39,18 @@ pub struct Offer {
 }
 
 impl Offer {
+    /// All that this crate knows, for up to this many queues.
+    pub const fn all(queues_max: u16, features: Features) -> Offer {
+        Offer {
+            queues_max,
+            split_event_channels: true,
+            control_ring: true,
+            multicast_control: true,
+            xdp_headroom: true,
+            features,
+        }
+    }
+
     /// Reads a backend's keys.
     ///
     /// # Errors

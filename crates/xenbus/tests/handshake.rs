@@ -8,7 +8,7 @@ use explore::{Explored, explore};
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
 use ringway_xenbus::{
-    Features, Hotplug, KeyChange, Keys, Offer, Offered, Reconnects, Vif, XenbusState, backend,
+    Hotplug, KeyChange, Keys, Offer, Offered, Reconnects, Vif, XenbusState, backend,
 };
 use store::VIF;
 use world::{Disturbance, ENDS, End, Script, World};
@@ -198,16 +198,7 @@ fn a_failed_script_may_be_run_again_by_hand() {
 /// Its reply crosses that of the script, and the frontend may never close its end.
 #[test]
 fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
-    let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer {
-        queues_max: 2,
-        split_event_channels: true,
-        control_ring: true,
-        multicast_control: true,
-        xdp_headroom: true,
-        features,
-    };
-    let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
+    let mut machine = backend(Hotplug::Pending);
     let _ = machine.handle(backend::Input::Start {
         own: XenbusState::Initialising,
         peer: XenbusState::Initialising,
@@ -226,16 +217,7 @@ fn a_backend_does_not_wait_for_a_guest_that_replies_after_the_script_failed() {
 
 #[test]
 fn a_vif_that_cannot_be_served_is_closed_with_its_reason_until_it_is_removed() {
-    let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer {
-        queues_max: 2,
-        split_event_channels: true,
-        control_ring: true,
-        multicast_control: true,
-        xdp_headroom: true,
-        features,
-    };
-    let mut machine = backend::Handshake::new(offer, Hotplug::Pending);
+    let mut machine = backend(Hotplug::Pending);
     let closed = [XenbusState::Closing, XenbusState::Closed].map(written);
     let actions = machine.handle(backend::Input::Refused("the name is taken".to_owned()));
     let reported = backend::Action::ReportError("the name is taken".to_owned());
@@ -464,16 +446,7 @@ fn a_backend_whose_directory_was_removed_writes_nothing() {
 /// The backend alone, with a frontend that goes through `Initialised`.
 #[test]
 fn a_frontend_may_be_initialised_before_it_is_connected() {
-    let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer {
-        queues_max: 2,
-        split_event_channels: true,
-        control_ring: true,
-        multicast_control: true,
-        xdp_headroom: true,
-        features,
-    };
-    let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
+    let mut machine = backend(Hotplug::Absent);
     let (own, reconnects) = (XenbusState::Initialising, Reconnects::Never);
     let start = backend::Input::Start { own, peer: own, offered: Offered::default(), reconnects };
     let [backend::Action::Write(_, Some(XenbusState::InitWait))] = machine.handle(start)[..] else {
@@ -483,15 +456,7 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
     assert_eq!(machine.handle(state(XenbusState::Initialising)), []);
     let actions = machine.handle(state(XenbusState::Initialised));
     assert_eq!(actions, [backend::Action::ReadFrontend { queues_max: 2 }]);
-    let values = [
-        ("state", "3"),
-        ("tx-ring-ref", "520"),
-        ("rx-ring-ref", "521"),
-        ("event-channel", "9"),
-        ("request-rx-copy", "1"),
-    ];
-    let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let keys = Keys::new(&VIF.frontend_dir(), values);
+    let keys = frontend_keys(&[("state", "3")]);
     let [backend::Action::Attach(_, backend::Attachment::Fresh)] =
         machine.handle(backend::Input::FrontendKeys(keys))[..]
     else {
@@ -515,37 +480,19 @@ fn a_frontend_may_be_initialised_before_it_is_connected() {
 /// A frontend may have a request in its directory that was meant for another backend.
 #[test]
 fn a_request_of_multicast_control_counts_only_if_the_frontend_was_offered_it() {
-    let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer {
-        queues_max: 1,
-        split_event_channels: true,
-        control_ring: true,
-        multicast_control: true,
-        xdp_headroom: true,
-        features,
-    };
     for was_offered in [false, true] {
-        let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
+        let mut machine = backend(Hotplug::Absent);
         let _ = machine.handle(backend::Input::Start {
             own: XenbusState::Connected,
             peer: XenbusState::Connected,
             offered: Offered {
-                queues_max: Some(1),
+                queues_max: Some(2),
                 multicast_control: was_offered,
                 ..Offered::default()
             },
             reconnects: Reconnects::Never,
         });
-        let values = [
-            ("state", "4"),
-            ("tx-ring-ref", "520"),
-            ("rx-ring-ref", "521"),
-            ("event-channel", "9"),
-            ("request-rx-copy", "1"),
-            ("request-multicast-control", "1"),
-        ];
-        let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let keys = Keys::new(&VIF.frontend_dir(), values);
+        let keys = frontend_keys(&[("state", "4"), ("request-multicast-control", "1")]);
         let actions = machine.handle(backend::Input::FrontendKeys(keys));
         let [backend::Action::Attach(config, backend::Attachment::Reattach)] = &actions[..] else {
             panic!("{actions:?}")
@@ -559,19 +506,28 @@ fn a_request_of_multicast_control_counts_only_if_the_frontend_was_offered_it() {
 
 #[test]
 fn a_backend_that_finds_its_vif_offline_closes_it() {
-    let features = Features::from(OffloadCaps::ALL);
-    let offer = Offer {
-        queues_max: 2,
-        split_event_channels: true,
-        control_ring: true,
-        multicast_control: true,
-        xdp_headroom: true,
-        features,
-    };
-    let mut machine = backend::Handshake::new(offer, Hotplug::Absent);
+    let mut machine = backend(Hotplug::Absent);
     let actions = machine.handle(backend::Input::Offline);
     let states = [XenbusState::Closing, XenbusState::Closed].map(written);
     assert_eq!(actions, [states.as_slice(), &[backend::Action::Finished]].concat());
+}
+
+/// The backend alone, for two queues.
+fn backend(hotplug: Hotplug) -> backend::Handshake {
+    backend::Handshake::new(Offer::all(2, OffloadCaps::ALL.into()), hotplug)
+}
+
+/// What a frontend with one queue has written.
+fn frontend_keys(further: &[(&str, &str)]) -> Keys {
+    let values = [
+        ("tx-ring-ref", "520"),
+        ("rx-ring-ref", "521"),
+        ("event-channel", "9"),
+        ("request-rx-copy", "1"),
+    ];
+    let values = values.iter().chain(further);
+    let values = values.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    Keys::new(&VIF.frontend_dir(), values)
 }
 
 /// The backend writes this state and nothing else.

@@ -2,20 +2,16 @@ use ringway_datapath::OffloadCaps;
 
 use super::*;
 
-const OFFER: Offer = Offer {
-    queues_max: 4,
-    split_event_channels: true,
-    control_ring: true,
-    multicast_control: true,
-    xdp_headroom: true,
-    features: Features {
+const OFFER: Offer = Offer::all(
+    4,
+    Features {
         scatter_gather: true,
         checksum_v4: true,
         checksum_v6: true,
         gso_v4: true,
         gso_v6: true,
     },
-};
+);
 
 /// Keys as a Linux guest with two queues wrote them.
 const TWO_QUEUES: &[(&str, &str)] = &[

@@ -204,14 +204,7 @@ impl World {
 
     pub(crate) fn with_script(queues_max: u16, wanted: QueueCount, script: Script) -> World {
         let features = Features::from(OffloadCaps::ALL);
-        let offer = Offer {
-            queues_max,
-            split_event_channels: true,
-            control_ring: true,
-            multicast_control: true,
-            xdp_headroom: true,
-            features,
-        };
+        let offer = Offer::all(queues_max, features);
         let preferences = Preferences { queues: wanted, features };
         let unknown = XenbusState::Unknown;
         let idle = backend::Input::Hotplug(Hotplug::Absent);
