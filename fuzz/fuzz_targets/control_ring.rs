@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use libfuzzer_sys::fuzz_target;
-use ringway_datapath::{Budget, FrameBatch, OffloadCaps, PortQueue, QueueCounters, QueueDown};
+use ringway_datapath::{Budget, FrameBatch, OffloadCaps, PortQueue, QueueDown};
 use ringway_fuzz::Input;
 use ringway_fuzz::machine::{GUEST, HOST, Machine, StalePool, scribble};
 use ringway_hypervisor::{Access, GrantTable, GrantedPages, QueueEvents};
@@ -259,17 +259,10 @@ fn attach(
     changes: &Arc<Changes>,
     queues: usize,
 ) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, QueueDown> {
-    let mut back = VifQueue::attach(QueueParts {
-        peer: GUEST,
-        memory: machine.memory(),
-        tx_ring: machine.map(granted.grefs[0]),
-        rx_ring: machine.map(granted.grefs[1]),
-        events: machine.channels().1,
-        features: FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true },
-        multicast: None,
-        headroom: Arc::default(),
-        counters: Arc::new(QueueCounters::default()),
-    })?;
+    let rings = [0, 1].map(|ring| machine.map(granted.grefs[ring]));
+    let (memory, events) = (machine.memory(), machine.channels().1);
+    let features = FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true };
+    let mut back = VifQueue::attach(QueueParts::new(GUEST, memory, rings, events, features))?;
     let QueueEvents::Split { tx: event, .. } = machine.channels().1 else {
         unreachable!("the machine's channels are split")
     };

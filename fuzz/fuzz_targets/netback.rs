@@ -144,18 +144,14 @@ impl<'m> Guest<'m> {
         let changes = Arc::new(Changes::new(Waker::noop().clone()));
         let multicast = MulticastControl { filter: Arc::default(), changes: Arc::clone(&changes) };
         let headroom: Arc<Headroom> = Arc::default();
-        let parts = QueueParts {
-            peer: GUEST,
-            memory: machine.memory(),
-            tx_ring: machine.map(rings.grefs[0]),
-            rx_ring: machine.map(rings.grefs[1]),
-            events,
-            features: FrontendFeatures { caps, rx_notify: bits & 2 != 0 },
+        let mapped = [0, 1].map(|ring| machine.map(rings.grefs[ring]));
+        let features = FrontendFeatures { caps, rx_notify: bits & 2 != 0 };
+        let back = VifQueue::attach(QueueParts {
             multicast: Some(Arc::new(multicast)),
             headroom: Arc::clone(&headroom),
             counters: Arc::clone(&counters),
-        };
-        let back = VifQueue::attach(parts);
+            ..QueueParts::new(GUEST, machine.memory(), mapped, events, features)
+        });
         assert!(back.is_ok() || is_attacked, "new rings are sound");
         let expected = (!is_attacked).then(Expected::default);
         let mut back = back.ok()?;

@@ -144,18 +144,9 @@ impl SwitchProcess {
         for SwitchQueue { memory, tx_ring, rx_ring, events } in trunk {
             let counters = Arc::new(QueueCounters::default());
             let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
-            let queue = VifQueue::attach(QueueParts {
-                peer: PEER,
-                memory,
-                tx_ring,
-                rx_ring,
-                events,
-                features,
-                multicast: None,
-                headroom: Arc::default(),
-                counters: Arc::clone(&counters),
-            });
-            let queue = queue.map_err(io::Error::other)?;
+            let parts = QueueParts::new(PEER, memory, [tx_ring, rx_ring], events, features);
+            let parts = QueueParts { counters: Arc::clone(&counters), ..parts };
+            let queue = VifQueue::attach(parts).map_err(io::Error::other)?;
             queues.push((VifOrTap::Vif(VifOrTrunk::Vif(queue)), counters));
         }
         let count = queues.len();

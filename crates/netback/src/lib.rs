@@ -88,6 +88,30 @@ pub struct QueueParts<M, E> {
     pub counters: Arc<QueueCounters>,
 }
 
+impl<M, E> QueueParts<M, E> {
+    /// The parts of a queue of a guest that orders no multicast frames and asks for no headroom.
+    pub fn new(
+        peer: DomId,
+        memory: M,
+        [tx_ring, rx_ring]: [ForeignPage; 2],
+        events: QueueEvents<E>,
+        features: FrontendFeatures,
+    ) -> QueueParts<M, E> {
+        let (multicast, headroom, counters) = (None, Arc::default(), Arc::default());
+        QueueParts {
+            peer,
+            memory,
+            tx_ring,
+            rx_ring,
+            events,
+            features,
+            multicast,
+            headroom,
+            counters,
+        }
+    }
+}
+
 /// One queue of a vif: a tx ring, an rx ring and their events, owned by one worker.
 pub struct VifQueue<M, E> {
     peer: DomId,
@@ -140,17 +164,8 @@ impl<M: ForeignMemory + 'static, E: EventChannel> VifQueue<M, E> {
     /// # Errors
     /// [`QueueDown::Peer`] if the indices are invalid.
     pub fn attach(parts: QueueParts<M, E>) -> Result<VifQueue<M, E>> {
-        let QueueParts {
-            peer,
-            memory,
-            tx_ring,
-            rx_ring,
-            events,
-            features,
-            multicast,
-            headroom,
-            counters,
-        } = parts;
+        let QueueParts { peer, memory, events, features, counters, .. } = parts;
+        let QueueParts { multicast, headroom, tx_ring, rx_ring, .. } = parts;
         let mut tx = BackRing::attach(tx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let mut rx = BackRing::attach(rx_ring.pages().clone()).map_err(QueueDown::peer)?;
         let interrupted = Interrupted {

@@ -45,17 +45,10 @@
 //! let mut memory = there.memory()?;
 //! let mut map = |gref| memory.map(guest, gref, Access::ReadWrite);
 //! let (tx_ring, rx_ring) = (map(refs.tx_ring_ref)?, map(refs.rx_ring_ref)?);
-//! let mut back = ringway_netback::VifQueue::attach(QueueParts {
-//!     peer: guest,
-//!     memory: there.memory()?,
-//!     tx_ring,
-//!     rx_ring,
-//!     events: QueueEvents::Single(other_end),
-//!     features: FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true },
-//!     multicast: None,
-//!     headroom: Arc::default(),
-//!     counters: Arc::default(),
-//! })?;
+//! let (memory, events) = (there.memory()?, QueueEvents::Single(other_end));
+//! let features = FrontendFeatures { caps: OffloadCaps::NONE, rx_notify: true };
+//! let parts = QueueParts::new(guest, memory, [tx_ring, rx_ring], events, features);
+//! let mut back = ringway_netback::VifQueue::attach(parts)?;
 //!
 //! let mut pool = FramePool::new(PoolBudget::new(1 << 20));
 //! let mut frame = pool.take(60).expect("the budget has room");

@@ -31,18 +31,7 @@ fn front(queue: TenantQueue) -> Front {
 fn back(queue: SwitchQueue) -> Back {
     let SwitchQueue { memory, tx_ring, rx_ring, events } = queue;
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
-    let counters = Arc::new(QueueCounters::default());
-    let parts = QueueParts {
-        peer: PEER,
-        memory,
-        tx_ring,
-        rx_ring,
-        events,
-        features,
-        multicast: None,
-        headroom: Arc::default(),
-        counters,
-    };
+    let parts = QueueParts::new(PEER, memory, [tx_ring, rx_ring], events, features);
     Back::attach(parts).expect("the rings are sound")
 }
 

@@ -56,24 +56,14 @@ pub(super) fn queue_parts<W: World>(
     let peer = vif.frontend;
     let mut memory = hypervisor.memory()?;
     let mut map = |gref| map_ring(&mut memory, peer, gref);
-    let (tx_ring, rx_ring) = (map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?);
+    let rings = [map(queue.tx_ring_ref)?, map(queue.rx_ring_ref)?];
     let bind = |port| bind(hypervisor, peer, port);
     let events = match queue.events {
         EventPorts::Split { tx, rx } => QueueEvents::Split { tx: bind(tx)?, rx: bind(rx)? },
         EventPorts::Single(both) => QueueEvents::Single(bind(both)?),
     };
-    let counters = Arc::default();
-    Ok(QueueParts {
-        peer,
-        memory,
-        tx_ring,
-        rx_ring,
-        events,
-        features,
-        multicast,
-        headroom,
-        counters,
-    })
+    let parts = QueueParts::new(peer, memory, rings, events, features);
+    Ok(QueueParts { multicast, headroom, ..parts })
 }
 
 /// Maps a page of a guest that is a ring.

@@ -293,16 +293,8 @@ fn attach(
     (multicast, headroom): (Option<Arc<MulticastControl>>, &Arc<Headroom>),
     counters: &Arc<QueueCounters>,
 ) -> Result<VifQueue<LoopbackMemory, LoopbackEvent>, QueueDown> {
-    let [tx_ring, rx_ring] = machine.map_rings([rings[0], rings[1]]);
-    VifQueue::attach(QueueParts {
-        peer: machine.guest_id,
-        memory: machine.memory(),
-        tx_ring,
-        rx_ring,
-        events,
-        features,
-        multicast,
-        headroom: Arc::clone(headroom),
-        counters: Arc::clone(counters),
-    })
+    let rings = machine.map_rings([rings[0], rings[1]]);
+    let (headroom, counters) = (Arc::clone(headroom), Arc::clone(counters));
+    let parts = QueueParts::new(machine.guest_id, machine.memory(), rings, events, features);
+    VifQueue::attach(QueueParts { multicast, headroom, counters, ..parts })
 }

@@ -2,8 +2,6 @@
 //! pinned: frames are placed in their buffers so that there are no more operations than pages of
 //! the guest.
 
-use std::sync::Arc;
-
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, Offload, OffloadCaps, PoolBudget, PortQueue,
 };
@@ -32,18 +30,10 @@ impl Bench {
         let rings = machine.grants().share(HOST, 2, Access::ReadWrite).expect("it is new");
         let page = |page| rings.pages.slice(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
         let (tx, rx) = (FrontRing::new(page(0)), FrontRing::new(page(1)));
-        let [tx_ring, rx_ring] = machine.map_rings([rings.grefs[0], rings.grefs[1]]);
-        let back = VifQueue::attach(QueueParts {
-            peer: GUEST,
-            memory: machine.memory(),
-            tx_ring,
-            rx_ring,
-            events: machine.channels().1,
-            features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
-            multicast: None,
-            headroom: Arc::default(),
-            counters: Arc::default(),
-        });
+        let mapped = machine.map_rings([rings.grefs[0], rings.grefs[1]]);
+        let (memory, events) = (machine.memory(), machine.channels().1);
+        let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
+        let back = VifQueue::attach(QueueParts::new(GUEST, memory, mapped, events, features));
         let back = back.expect("new rings are sound");
         let pool = FramePool::new(PoolBudget::new(64 << 20));
         Bench { machine, tx, rx, back, pool }

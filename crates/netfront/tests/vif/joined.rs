@@ -38,19 +38,9 @@ pub(crate) fn attach(
 ) -> Back {
     let memory = machine.memory();
     let refs = front.config();
-    let [tx_ring, rx_ring] = machine.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
+    let rings = machine.map_rings([refs.tx_ring_ref, refs.rx_ring_ref]);
     let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
-    let counters = Arc::new(QueueCounters::default());
-    let parts = QueueParts {
-        peer: GUEST,
-        memory,
-        tx_ring,
-        rx_ring,
-        events,
-        features,
-        multicast,
-        headroom: Arc::clone(headroom),
-        counters,
-    };
+    let parts = QueueParts::new(GUEST, memory, rings, events, features);
+    let parts = QueueParts { multicast, headroom: Arc::clone(headroom), ..parts };
     Back::attach(parts).expect("the rings are sound")
 }

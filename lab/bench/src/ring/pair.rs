@@ -213,17 +213,9 @@ pub(crate) fn backend_queues(
             let rx_ring = memory.map(guest, GrantRef(keys.rx_ring), Access::ReadWrite)?;
             let bind = |port| hypervisor.bind_interdomain(guest, EvtchnPort(port));
             let events = QueueEvents::Split { tx: bind(keys.tx_port)?, rx: bind(keys.rx_port)? };
-            Ok(ringway_netback::VifQueue::attach(QueueParts {
-                peer: guest,
-                memory,
-                tx_ring,
-                rx_ring,
-                events,
-                features: FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true },
-                multicast: None,
-                headroom: Arc::default(),
-                counters: Arc::new(QueueCounters::default()),
-            })?)
+            let features = FrontendFeatures { caps: OffloadCaps::ALL, rx_notify: true };
+            let parts = QueueParts::new(guest, memory, [tx_ring, rx_ring], events, features);
+            Ok(ringway_netback::VifQueue::attach(parts)?)
         })
         .collect()
 }
