@@ -6,10 +6,28 @@ use ringway_datapath::MacAddr;
 use ringway_switch::fdb::{Assigned, Fdb, Learned, NotBound};
 use ringway_switch::{PortId, Ticks};
 
+const AGEING: u32 = 10;
+
+/// Where an address is, and when it was seen.
+type Model = HashMap<MacAddr, (PortId, u32)>;
+
+fn age(now: u32, seen: u32) -> u32 {
+    now.wrapping_sub(seen)
+}
+
+fn check_entries(fdb: &Fdb, model: &Model, now: u32) {
+    let entries = fdb.entries(Ticks(now));
+    let mut shown: Vec<_> = entries.map(|it| (it.mac, it.port, it.age_ticks)).collect();
+    let entries = model.iter().map(|(&mac, &(port, seen))| (mac, port, age(now, seen)));
+    let mut expected: Vec<_> = entries.filter(|entry| entry.2 <= AGEING).collect();
+    shown.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(shown, expected);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "reads a table of 4000 entries too often for Miri")]
 fn it_behaves_like_a_map_with_times() {
-    const AGEING: u32 = 10;
     const PORTS: u16 = 6;
     const PER_PORT: u32 = 12;
     // So many that no set overflows.
@@ -17,10 +35,9 @@ fn it_behaves_like_a_map_with_times() {
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(0x5eed_0040 + seed);
         let fdb = Fdb::new(ENTRIES, PORTS, PER_PORT, AGEING, random.u64(..));
-        let mut model: HashMap<MacAddr, (PortId, u32)> = HashMap::new();
+        let mut model = Model::new();
         // Starts close before the clock wraps around.
         let mut now = u32::MAX - 20;
-        let age = |now: u32, seen: u32| now.wrapping_sub(seen);
         for _ in 0..4_000 {
             let (mac, port) = (mac(random.u16(..70)), PortId(random.u16(..PORTS)));
             match random.u8(..20) {
@@ -55,20 +72,7 @@ fn it_behaves_like_a_map_with_times() {
                     model.retain(|_, entry| entry.0 != port);
                     assert_eq!(fdb.remove_port(port), before - model.len());
                 }
-                _ => {
-                    let mut shown: Vec<_> = fdb
-                        .entries(Ticks(now))
-                        .map(|entry| (entry.mac, entry.port, entry.age_ticks))
-                        .collect();
-                    let mut expected: Vec<_> = model
-                        .iter()
-                        .map(|(&mac, &(port, seen))| (mac, port, age(now, seen)))
-                        .filter(|entry| entry.2 <= AGEING)
-                        .collect();
-                    shown.sort_unstable();
-                    expected.sort_unstable();
-                    assert_eq!(shown, expected);
-                }
+                _ => check_entries(&fdb, &model, now),
             }
             assert_eq!(usize::try_from(fdb.len()).unwrap(), model.len());
             assert_eq!(fdb.is_empty(), model.is_empty());

@@ -242,13 +242,12 @@ fn a_version_that_contradicts_the_ethertype_is_refused_on_every_path() {
     }
 }
 
-#[test]
-fn only_routers_and_dhcp_servers_may_send_as_such() {
-    let (router, server, hidden) = (
-        Some(DropReason::RouterOnly),
-        Some(DropReason::DhcpServerOnly),
-        Some(DropReason::Undetermined),
-    );
+const ROUTER: Option<DropReason> = Some(DropReason::RouterOnly);
+const SERVER: Option<DropReason> = Some(DropReason::DhcpServerOnly);
+const HIDDEN: Option<DropReason> = Some(DropReason::Undetermined);
+
+/// Frames as routers send them, or that hide whether they are such.
+fn of_routers() -> Vec<(&'static str, Vec<u8>, Option<DropReason>)> {
     let advertisement = nd(134, NO_IP6, &[(1, OWN)]);
     let behind_v6 = |extensions: &[u8]| {
         let (next, payload) = behind(extensions, ICMPV6, &advertisement);
@@ -260,58 +259,52 @@ fn only_routers_and_dhcp_servers_may_send_as_such() {
     first_without_headers[14 + 40 + 3] = 1;
     let mut cut = v6(IP6, ICMPV6, &[]);
     cut.truncate(54);
+    vec![
+        ("router advertisement", v6(IP6, ICMPV6, &advertisement), ROUTER),
+        ("redirect", v6(IP6, ICMPV6, &nd(137, IP6, &[])), ROUTER),
+        ("behind options", behind_v6(&[DESTINATION]), ROUTER),
+        ("behind many headers", behind_v6(&[HOP_BY_HOP, DESTINATION, DESTINATION, 43, 60]), ROUTER),
+        ("behind too many headers", behind_v6(&[DESTINATION; 11]), HIDDEN),
+        ("in an atomic fragment", behind_v6(&[FRAGMENT]), HIDDEN),
+        ("in a first fragment, behind options", behind_v6(&[FRAGMENT, DESTINATION]), HIDDEN),
+        ("a first fragment without the header", first_without_headers, HIDDEN),
+        ("cut off", cut, HIDDEN),
+        ("multicast router", v6(IP6, ICMPV6, &[151, 0, 0, 0, 0, 0, 0, 0]), ROUTER),
+        ("ICMP redirect", v4(IP, ICMP, 0, &[5, 1, 0, 0, 0, 0, 0, 0]), ROUTER),
+        ("ICMP router advertisement", v4(IP, ICMP, 0, &[9, 0, 0, 0, 0, 0, 0, 0]), ROUTER),
+    ]
+}
+
+/// Frames as DHCP servers send them.
+fn of_servers() -> Vec<(&'static str, Vec<u8>, Option<DropReason>)> {
     let mut options = v4(IP, UDP, 0, &[&[1; 4][..], &udp(67, 68)].concat());
     options[14] = 0x46;
-    let frames = [
-        ("router advertisement", v6(IP6, ICMPV6, &advertisement), router),
-        ("redirect", v6(IP6, ICMPV6, &nd(137, IP6, &[])), router),
-        ("behind options", behind_v6(&[DESTINATION]), router),
-        ("behind many headers", behind_v6(&[HOP_BY_HOP, DESTINATION, DESTINATION, 43, 60]), router),
-        ("behind too many headers", behind_v6(&[DESTINATION; 11]), hidden),
-        ("in an atomic fragment", behind_v6(&[FRAGMENT]), hidden),
-        ("in a first fragment, behind options", behind_v6(&[FRAGMENT, DESTINATION]), hidden),
-        ("a first fragment without the header", first_without_headers, hidden),
-        ("cut off", cut, hidden),
-        ("multicast router", v6(IP6, ICMPV6, &[151, 0, 0, 0, 0, 0, 0, 0]), router),
-        ("ICMP redirect", v4(IP, ICMP, 0, &[5, 1, 0, 0, 0, 0, 0, 0]), router),
-        ("ICMP router advertisement", v4(IP, ICMP, 0, &[9, 0, 0, 0, 0, 0, 0, 0]), router),
-        ("DHCP reply", v4(IP, UDP, 0, &udp(67, 68)), server),
-        ("DHCP reply from an odd port", v4(IP, UDP, 0, &udp(4000, 68)), server),
-        ("DHCP reply behind options", options, server),
-        ("DHCP reply, first fragment", v4(IP, UDP, 0x2000, &udp(67, 68)), server),
-        ("DHCPv6 reply", v6(IP6, UDP, &udp(547, 546)), server),
-        ("DHCPv6 reply from an odd port", v6(IP6, UDP, &udp(4000, 546)), server),
-        (
-            "DHCPv6 reply behind options",
-            {
-                let (next, payload) = behind(&[DESTINATION], UDP, &udp(547, 546));
-                v6(IP6, next, &payload)
-            },
-            server,
-        ),
-        (
-            "DHCPv6 reply, fragmented",
-            {
-                let (next, payload) = behind(&[FRAGMENT], UDP, &udp(547, 546));
-                v6(IP6, next, &payload)
-            },
-            server,
-        ),
-        (
-            "IP of another version",
-            {
-                let mut odd = v4(IP, UDP, 0, &udp(1, 2));
-                odd[14] = 0x65;
-                odd
-            },
-            hidden,
-        ),
-    ];
+    let behind_v6 = |extension: u8| {
+        let (next, payload) = behind(&[extension], UDP, &udp(547, 546));
+        v6(IP6, next, &payload)
+    };
+    let mut odd = v4(IP, UDP, 0, &udp(1, 2));
+    odd[14] = 0x65;
+    vec![
+        ("DHCP reply", v4(IP, UDP, 0, &udp(67, 68)), SERVER),
+        ("DHCP reply from an odd port", v4(IP, UDP, 0, &udp(4000, 68)), SERVER),
+        ("DHCP reply behind options", options, SERVER),
+        ("DHCP reply, first fragment", v4(IP, UDP, 0x2000, &udp(67, 68)), SERVER),
+        ("DHCPv6 reply", v6(IP6, UDP, &udp(547, 546)), SERVER),
+        ("DHCPv6 reply from an odd port", v6(IP6, UDP, &udp(4000, 546)), SERVER),
+        ("DHCPv6 reply behind options", behind_v6(DESTINATION), SERVER),
+        ("DHCPv6 reply, fragmented", behind_v6(FRAGMENT), SERVER),
+        ("IP of another version", odd, HIDDEN),
+    ]
+}
+
+#[test]
+fn only_routers_and_dhcp_servers_may_send_as_such() {
     let serving = PortRules { is_router: true, is_dhcp_server: true, ..rules() };
-    for (name, frame, expected) in &frames {
+    for (name, frame, expected) in &[of_routers(), of_servers()].concat() {
         check(&by_default(), name, frame, *expected);
         check(&locked(), name, frame, *expected);
-        if *expected != hidden {
+        if *expected != HIDDEN {
             check(&policy(None, &serving), name, frame, None);
             check(&policy(Some(LockingMode::Locked), &serving), name, frame, None);
         }
@@ -426,8 +419,6 @@ fn allowed_networks_match_by_prefix() {
 #[test]
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
 fn frames_that_pass_a_locked_port_have_its_addresses_by_an_independent_parser() {
-    use etherparse::{InternetSlice, SlicedPacket, TransportSlice};
-
     let mut random = fastrand::Rng::with_seed(0x5eed_0050);
     let seeds = [
         v4(IP, UDP, 0, &udp(67, 68)),
@@ -463,32 +454,38 @@ fn frames_that_pass_a_locked_port_have_its_addresses_by_an_independent_parser() 
             continue;
         }
         passed += 1;
-        let Ok(sliced) = SlicedPacket::from_ethernet(&frame) else { continue };
-        match &sliced.net {
-            Some(InternetSlice::Ipv4(ip)) => {
-                let source = ip.header().source_addr();
-                assert!(source == IP || source == NO_IP, "{frame:02x?}");
-            }
-            Some(InternetSlice::Ipv6(ip)) => {
-                let source = ip.header().source_addr();
-                let own = [IP6, NO_IP6, link_local_of(OWN)];
-                assert!(own.contains(&source), "{frame:02x?}");
-            }
-            _ => {}
-        }
-        let is_v4 = matches!(sliced.net, Some(InternetSlice::Ipv4(_)));
-        match &sliced.transport {
-            Some(TransportSlice::Icmpv6(icmp)) if !is_v4 => {
-                assert!(!matches!(icmp.header().icmp_type.type_u8(), 134 | 137), "{frame:02x?}");
-            }
-            Some(TransportSlice::Udp(udp)) => {
-                let client = if is_v4 { 68 } else { 546 };
-                assert_ne!(udp.destination_port(), client, "{frame:02x?}");
-            }
-            _ => {}
-        }
+        check_by_another_parser(&frame);
     }
     assert!(passed > 10_000, "{passed} frames were compared");
+}
+
+fn check_by_another_parser(frame: &[u8]) {
+    use etherparse::{InternetSlice, SlicedPacket, TransportSlice};
+
+    let Ok(sliced) = SlicedPacket::from_ethernet(frame) else { return };
+    match &sliced.net {
+        Some(InternetSlice::Ipv4(ip)) => {
+            let source = ip.header().source_addr();
+            assert!(source == IP || source == NO_IP, "{frame:02x?}");
+        }
+        Some(InternetSlice::Ipv6(ip)) => {
+            let source = ip.header().source_addr();
+            let own = [IP6, NO_IP6, link_local_of(OWN)];
+            assert!(own.contains(&source), "{frame:02x?}");
+        }
+        _ => {}
+    }
+    let is_v4 = matches!(sliced.net, Some(InternetSlice::Ipv4(_)));
+    match &sliced.transport {
+        Some(TransportSlice::Icmpv6(icmp)) if !is_v4 => {
+            assert!(!matches!(icmp.header().icmp_type.type_u8(), 134 | 137), "{frame:02x?}");
+        }
+        Some(TransportSlice::Udp(udp)) => {
+            let client = if is_v4 { 68 } else { 546 };
+            assert_ne!(udp.destination_port(), client, "{frame:02x?}");
+        }
+        _ => {}
+    }
 }
 
 #[test]

@@ -226,40 +226,42 @@ fn a_private_port_reaches_uplinks_only() {
     }
 }
 
+fn random_port(random: &mut fastrand::Rng) -> (VlanRules, Role) {
+    let untagged = (random.u8(..4) > 0).then(|| 1 + random.u16(..3));
+    let tagged: Vec<u16> = (1..5).filter(|_| random.u8(..3) == 0).collect();
+    let rules = match random.u8(..3) {
+        0 => VlanRules::default(),
+        1 => access(1 + random.u16(..3)),
+        _ => trunk(untagged, &tagged),
+    };
+    let role = [Role::Ordinary, Role::Ordinary, Role::Private, Role::Uplink];
+    (rules, role[random.usize(..4)])
+}
+
+/// The VLAN of a frame that enters by a port, from the rules alone, as its tag says or 0 without
+/// one: `None` where there are no VLANs, `Some(None)` for a frame that belongs to none.
+fn vlan_of(rules: &VlanRules, number: u16) -> Option<Option<u16>> {
+    match (rules.is_none(), number == 0) {
+        (true, _) => None,
+        (false, true) => Some(rules.untagged.map(Vid::get)),
+        // If the port is in a VLAN both tagged and untagged, both forms are accepted.
+        (false, false) => Some(rules.tagged.contains(&vid(number)).then_some(number)),
+    }
+}
+
 /// In each world: a frame goes only where its VLAN is, and never past a private port.
 #[test]
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
 fn frames_never_leave_their_vlan() {
     for seed in 0..60 {
         let mut random = fastrand::Rng::with_seed(0x5eed_0061 + seed);
-        let mut ports = Vec::new();
-        for _ in 0..PORTS {
-            let untagged = (random.u8(..4) > 0).then(|| 1 + random.u16(..3));
-            let tagged: Vec<u16> = (1..5).filter(|_| random.u8(..3) == 0).collect();
-            let rules = match random.u8(..3) {
-                0 => VlanRules::default(),
-                1 => access(1 + random.u16(..3)),
-                _ => trunk(untagged, &tagged),
-            };
-            let role = [Role::Ordinary, Role::Ordinary, Role::Private, Role::Uplink];
-            ports.push((rules, role[random.usize(..4)]));
-        }
+        let ports: Vec<_> = (0..PORTS).map(|_| random_port(&mut random)).collect();
         let mut bench = Bench::new(&ports);
         for _ in 0..400 {
             let (from, number) = (random.u16(..PORTS), random.u16(..6));
             let (rules, role) = &ports[usize::from(from)];
             let sent = if random.bool() { tag(number) } else { Vec::new() };
-            // What the frame's VLAN is, from the rules alone.
-            let vlan = match (rules.is_none(), sent.is_empty() || number == 0) {
-                (true, _) => None,
-                (false, true) => Some(rules.untagged.map(Vid::get)),
-                (false, false) => {
-                    let is_tagged = rules.tagged.contains(&vid(number));
-                    let is_own = is_tagged && rules.untagged != Some(vid(number));
-                    // If the port is in a VLAN both tagged and untagged, both forms are accepted.
-                    Some((is_own || is_tagged).then_some(number))
-                }
-            };
+            let vlan = vlan_of(rules, if sent.is_empty() { 0 } else { number });
             let is_member = |port: u16| {
                 let rules = &ports[usize::from(port)].0;
                 match vlan {

@@ -380,6 +380,28 @@ fn reports_are_charged_before_they_are_parsed() {
     assert_eq!(bench.multicast(A).groups, 3);
 }
 
+/// When each port's station has asked for each group.
+type Wanted = HashMap<(u16, [u8; 4]), u32>;
+
+/// Members hear a group, and others only if all do.
+fn check_receivers(bench: &mut Bench, wanted: &Wanted, group: [u8; 4]) {
+    let receivers = bench.receivers(UPLINK, &data_v4(group));
+    for ((port, of), at) in wanted {
+        let is_live = bench.now.0 - at < MEMBERSHIP;
+        assert!(
+            *of != group || !is_live || receivers.contains(port),
+            "{port} does not hear {group:?}: {receivers:?}"
+        );
+    }
+    if !receivers.is_empty() && receivers.len() < usize::from(PORTS) - 1 {
+        let is_meant =
+            |port: &u16| wanted.contains_key(&(*port, group)) || bench.multicast(*port).hears_all;
+        // A member that has left is kept for a moment.
+        let is_settled = bench.now.0 > bench.passed_at + 3;
+        assert!(!is_settled || receivers.iter().all(is_meant), "{group:?}: {receivers:?}");
+    }
+}
+
 #[test]
 fn in_every_history_members_get_their_groups() {
     for seed in 0..if cfg!(miri) { 2 } else { 300 } {
@@ -388,7 +410,7 @@ fn in_every_history_members_get_their_groups() {
         let unregistered = if random.bool() { Unregistered::Flood } else { Unregistered::Routers };
         let per_port = *random.choice(&[1, 4, 1000]).expect("there are some");
         let mut bench = Bench::new(unregistered, per_port);
-        let mut wanted: HashMap<(u16, [u8; 4]), u32> = HashMap::new();
+        let mut wanted = Wanted::new();
         for _ in 0..400 {
             let port = random.u16(1..PORTS);
             let group = [239, 1, random.u8(..12), random.u8(..12)];
@@ -421,25 +443,7 @@ fn in_every_history_members_get_their_groups() {
                     bench.join(port, &VlanRules::default(), Role::Ordinary);
                     // Its station still wants its group.
                 }
-                _ => {
-                    let receivers = bench.receivers(UPLINK, &data_v4(group));
-                    for ((port, of), at) in &wanted {
-                        let is_live = bench.now.0 - at < MEMBERSHIP;
-                        assert!(
-                            *of != group || !is_live || receivers.contains(port),
-                            "seed {seed}: {port} does not hear {group:?}: {receivers:?}"
-                        );
-                    }
-                    if !receivers.is_empty() && receivers.len() < usize::from(PORTS) - 1 {
-                        let is_meant = |port: &u16| {
-                            let is_member = wanted.contains_key(&(*port, group));
-                            is_member || bench.multicast(*port).hears_all
-                        };
-                        // A member that has left is kept for a moment.
-                        let is_settled = bench.now.0 > bench.passed_at + 3;
-                        assert!(!is_settled || receivers.iter().all(is_meant), "seed {seed}");
-                    }
-                }
+                _ => check_receivers(&mut bench, &wanted, group),
             }
             let counted: usize =
                 bench.switch.group_entries().iter().map(|entry| entry.ports.len()).sum();
