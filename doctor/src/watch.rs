@@ -424,6 +424,50 @@ mod tests {
         assert!(!text.contains("imbalance_ratio{interface=\"eth1\""), "it moves little:\n{text}");
     }
 
+    /// A vif with two queues, as `ringway vif list` shows it.
+    fn vif(name: &str, kind: &str, state: &str, bytes: u32) -> String {
+        let queue = format!(
+            "{{\"index\":0,\"tx_packets\":7,\"tx_bytes\":{bytes},\"rx_packets\":5,\
+             \"rx_bytes\":6,\"dropped\":{{\"rate_limit\":3}},\
+             \"rx_wait\":{{\"kind\":\"no_buffers\",\"milliseconds\":1500}}}}"
+        );
+        format!(
+            "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\
+             \"state\":\"{state}\",\"version\":\"7\",\"restarts\":2,\
+             \"limits\":{{\"rate\":{{\"bytes\":1250,\"interval_us\":1000}},\
+             \"broadcast\":{{\"frames_per_second\":50}}}},\
+             \"waits\":[{{\"kind\":\"script\",\"milliseconds\":250}}],\
+             \"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
+        )
+    }
+
+    const SERIES: [&str; 20] = [
+        "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1",
+        "ringway_doctor_steal_ratio{cpu=\"0\"} 0.5",
+        "ringway_doctor_squeezes_total{cpu=\"0\"} 3",
+        "ringway_doctor_queue_bytes_total{interface=\"eth\\\"0\",queue=\"0\",\
+         direction=\"transmit\"} 30000000",
+        "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
+        "ringway_doctor_vif_info{interface=\"vif1.0\",kind=\"xen\",version=\"7\"} 1",
+        "ringway_doctor_vif_info{interface=\"vm1\",kind=\"virtio\",version=\"7\"} 1",
+        "ringway_doctor_vif_connected{interface=\"vif1.0\"} 1",
+        "ringway_doctor_vif_connected{interface=\"vm1\"} 0",
+        "ringway_doctor_vif_restarts_total{interface=\"vm1\"} 2",
+        "ringway_doctor_vif_bytes_total{interface=\"vif1.0\",queue=\"0\",direction=\"tx\"} \
+         30000000",
+        "ringway_doctor_vif_packets_total{interface=\"vm1\",queue=\"0\",direction=\"rx\"} 5",
+        "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"queue_full\"} 0",
+        "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"rate_limit\"} 6",
+        "ringway_doctor_vif_wait_seconds{interface=\"vif1.0\",reason=\"script\"} 0.25",
+        "ringway_doctor_vif_wait_seconds{interface=\"vif1.0\",queue=\"0\",direction=\"rx\",\
+         reason=\"no_buffers\"} 1.5",
+        "ringway_doctor_vif_wait_seconds{interface=\"vm1\",queue=\"0\",direction=\"tx\",\
+         reason=\"\"} 0",
+        "ringway_doctor_vif_limit{interface=\"vm1\",limit=\"rate\"} 10000000",
+        "ringway_doctor_vif_limit{interface=\"vif1.0\",limit=\"broadcast-rate\"} 50",
+        "ringway_doctor_description_refused 1",
+    ];
+
     #[test]
     fn findings_queues_and_cpus_are_series() {
         let softnet = "00000001 00000002 00000003 00000000 00000000 00000000 00000000 00000000 \
@@ -439,21 +483,7 @@ mod tests {
                 "NIC statistics:\n     tx_queue_0_bytes: {bytes}\n     tx_queue_1_bytes: 100\n"
             );
             put(&command_path(&["ethtool", "-S", "eth\"0"]), statistics);
-            let vif = |name: &str, kind: &str, state: &str| {
-                let queue = format!(
-                    "{{\"index\":0,\"tx_packets\":7,\"tx_bytes\":{bytes},\"rx_packets\":5,\
-                     \"rx_bytes\":6,\"dropped\":{{\"rate_limit\":3}},\
-                     \"rx_wait\":{{\"kind\":\"no_buffers\",\"milliseconds\":1500}}}}"
-                );
-                format!(
-                    "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"max_queues\":1,\
-                     \"state\":\"{state}\",\"version\":\"7\",\"restarts\":2,\
-                     \"limits\":{{\"rate\":{{\"bytes\":1250,\"interval_us\":1000}},\
-                     \"broadcast\":{{\"frames_per_second\":50}}}},\
-                     \"waits\":[{{\"kind\":\"script\",\"milliseconds\":250}}],\
-                     \"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
-                )
-            };
+            let vif = |name, kind, state| vif(name, kind, state, bytes);
             let vifs = [
                 vif("uplink", "", "Connected"),
                 vif("vif1.0", "xen", "Connected"),
@@ -468,32 +498,7 @@ mod tests {
         pieces.insert("proc/sys/net/ipv4/tcp_sack".into(), "0\n".into());
         let host = Host::new(Source::Memory(pieces));
         let text = metrics(&host, &Report::of(&host, &[]), Cost::default());
-        for line in [
-            "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1",
-            "ringway_doctor_steal_ratio{cpu=\"0\"} 0.5",
-            "ringway_doctor_squeezes_total{cpu=\"0\"} 3",
-            "ringway_doctor_queue_bytes_total{interface=\"eth\\\"0\",queue=\"0\",\
-             direction=\"transmit\"} 30000000",
-            "ringway_doctor_queue_imbalance_ratio{interface=\"eth\\\"0\",direction=\"transmit\"} 2",
-            "ringway_doctor_vif_info{interface=\"vif1.0\",kind=\"xen\",version=\"7\"} 1",
-            "ringway_doctor_vif_info{interface=\"vm1\",kind=\"virtio\",version=\"7\"} 1",
-            "ringway_doctor_vif_connected{interface=\"vif1.0\"} 1",
-            "ringway_doctor_vif_connected{interface=\"vm1\"} 0",
-            "ringway_doctor_vif_restarts_total{interface=\"vm1\"} 2",
-            "ringway_doctor_vif_bytes_total{interface=\"vif1.0\",queue=\"0\",direction=\"tx\"} \
-             30000000",
-            "ringway_doctor_vif_packets_total{interface=\"vm1\",queue=\"0\",direction=\"rx\"} 5",
-            "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"queue_full\"} 0",
-            "ringway_doctor_vif_drops_total{interface=\"vif1.0\",reason=\"rate_limit\"} 6",
-            "ringway_doctor_vif_wait_seconds{interface=\"vif1.0\",reason=\"script\"} 0.25",
-            "ringway_doctor_vif_wait_seconds{interface=\"vif1.0\",queue=\"0\",direction=\"rx\",\
-             reason=\"no_buffers\"} 1.5",
-            "ringway_doctor_vif_wait_seconds{interface=\"vm1\",queue=\"0\",direction=\"tx\",\
-             reason=\"\"} 0",
-            "ringway_doctor_vif_limit{interface=\"vm1\",limit=\"rate\"} 10000000",
-            "ringway_doctor_vif_limit{interface=\"vif1.0\",limit=\"broadcast-rate\"} 50",
-            "ringway_doctor_description_refused 1",
-        ] {
+        for line in SERIES {
             assert!(text.contains(line), "no {line} in\n{text}");
         }
         assert!(!text.contains("connected{interface=\"uplink\""), "it is no vif:\n{text}");

@@ -47,65 +47,11 @@ pub(crate) fn fill(dir: &Path, study: &Study, host: &Host, seed: u64, speed: f64
 pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f64) -> Run {
     let setup = Setup::of(study, &task.cell).expect("it means something");
     let mut random = fastrand::Rng::with_seed(seed ^ u64::try_from(index).expect("small"));
-    let streams = setup.streams * usize::from(setup.targets) * usize::from(setup.guests);
-    let queues = if task.subject == Subject::Ringway { setup.queues } else { 1 };
-    let placed = setup.placement.queues(streams, queues, task.repeat, seed);
-    let capacity = match task.subject {
-        Subject::Ringway => QUEUE_BPS * slowed(&setup),
-        Subject::VethBridge => 11e9,
-        Subject::TapRelay => 4.1e9,
-        Subject::Machine => 9.4e9,
-    };
-    // Each queue divides its capacity among its streams, and no stream is faster than 1.9 Gbit/s.
-    let on = |queue| placed.iter().filter(|other| **other == queue).count();
     let mut noise = || (1.0 + 0.05 * (random.f64() + random.f64() - 1.0)) * speed;
-    let streams: Vec<Stream> = (0_u32..)
-        .zip(&placed)
-        .map(|(index, queue)| Stream {
-            index,
-            guest: 0,
-            source_port: 30_000 + u16::try_from(index).expect("small"),
-            queue: (task.subject == Subject::Ringway).then_some(queue.0),
-            bps: Some(
-                (capacity / f64::from(u32::try_from(on(*queue)).expect("small"))).min(1.9e9)
-                    * noise(),
-            ),
-        })
-        .collect();
-    let carried = |queue: u16| {
-        let on = streams.iter().filter(|stream| stream.queue == Some(queue));
-        let bps: f64 = on.filter_map(|stream| stream.bps).sum();
-        let bytes = bps * study.load.seconds / 8.0;
-        let steps = (0_u32..).find(|steps| f64::from(*steps) * 1e7 >= bytes);
-        u64::from(steps.expect("a queue is not that fast")) * 10_000_000
-    };
-    let carried: Vec<u64> = (0..queues).map(carried).collect();
-    let sum: f64 = streams.iter().filter_map(|stream| stream.bps).sum();
-    let rates: Vec<f64> = streams.iter().filter_map(|stream| stream.bps).collect();
-    let (load_bps, waiting) = loaded(&setup, capacity, queues);
-    let rtt = (42.0 + 2e6 * waiting) / slowed(&setup) * noise();
-    let values = match setup.tool {
-        Tool::Sockperf => {
-            vec![("rtt-median-us", rtt), ("rtt-p99-us", 2.4 * rtt), ("rtt-max-us", 30.0 * rtt)]
-        }
-        Tool::DdsperfPing => vec![("rtt-median-us", 2.0 * rtt), ("rtt-max-us", 40.0 * rtt)],
-        _ => vec![
-            ("throughput-bps", sum),
-            ("fairness", ringway_stats::jain(&rates).expect("something flows")),
-            ("guest-min-bps", rates.iter().copied().fold(f64::MAX, f64::min)),
-            ("cpu-seconds-per-gbit", 0.31 * noise()),
-        ],
-    };
-    let mut values = values;
-    if setup.load > 0 {
-        values.push(("load-bps", load_bps * noise()));
-    }
-    if task.subject == Subject::Ringway && setup.sender != Sender::Host {
-        let us = 4.0 * noise();
-        values.extend([("completion-median-us", us), ("completion-p99-us", 3.0 * us)]);
-    }
-    let values: BTreeMap<String, f64> =
-        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let queues = if task.subject == Subject::Ringway { setup.queues } else { 1 };
+    let streams = streams(&setup, task, queues, seed, &mut noise);
+    let queues_used = queues_used(&streams, queues, study.load.seconds);
+    let values = values(&setup, task, queues, &streams, &mut noise);
     let about =
         ["throughput-bps", "rtt-median-us"].into_iter().find(|name| values.contains_key(*name));
     let mut course = |name: &str| {
@@ -116,18 +62,14 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         Course { step_seconds: study.load.seconds / 13.0, values: of_steps, quantiles }
     };
     let courses = about.map(|name| (name.to_owned(), course(name))).into_iter().collect();
+    let (hours, minutes, seconds) = (index / 3600, index / 60 % 60, index % 60);
     Run {
         study: study.id.clone(),
         cell: task.cell.clone(),
         repeat: task.repeat,
         seed,
         flow_key: None,
-        started: format!(
-            "2024-01-01T{:02}:{:02}:{:02}Z",
-            index / 3600,
-            index / 60 % 60,
-            index % 60
-        ),
+        started: format!("2024-01-01T{hours:02}:{minutes:02}:{seconds:02}Z"),
         seconds: study.load.seconds,
         warmup_seconds: study.load.warmup_seconds,
         subject: task.subject,
@@ -139,17 +81,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         }],
         values,
         courses,
-        queues: (0..queues)
-            .zip(carried)
-            .map(|(index, tx_bytes)| QueueUse {
-                vif: "vif1.0".to_owned(),
-                index,
-                tx_packets: 1000,
-                tx_bytes,
-                rx_packets: 10,
-                rx_bytes: 660,
-            })
-            .collect(),
+        queues: queues_used,
         streams,
         cpu: Cpu {
             guest_system: Some(0.6 * study.load.seconds * noise()),
@@ -166,6 +98,93 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         notes: Vec::new(),
         differences: Vec::new(),
     }
+}
+
+/// What all queues of a subject carry, in bit/s.
+fn capacity(setup: &Setup, subject: Subject) -> f64 {
+    match subject {
+        Subject::Ringway => QUEUE_BPS * slowed(setup),
+        Subject::VethBridge => 11e9,
+        Subject::TapRelay => 4.1e9,
+        Subject::Machine => 9.4e9,
+    }
+}
+
+/// Each queue divides its capacity among its streams, and no stream is faster than 1.9 Gbit/s.
+fn streams(
+    setup: &Setup,
+    task: &Task,
+    queues: u16,
+    seed: u64,
+    noise: &mut impl FnMut() -> f64,
+) -> Vec<Stream> {
+    let count = setup.streams * usize::from(setup.targets) * usize::from(setup.guests);
+    let placed = setup.placement.queues(count, queues, task.repeat, seed);
+    let capacity = capacity(setup, task.subject);
+    let on = |queue| placed.iter().filter(|other| **other == queue).count();
+    let streams = (0_u32..).zip(&placed).map(|(index, queue)| {
+        let share = capacity / f64::from(u32::try_from(on(*queue)).expect("small"));
+        Stream {
+            index,
+            guest: 0,
+            source_port: 30_000 + u16::try_from(index).expect("small"),
+            queue: (task.subject == Subject::Ringway).then_some(queue.0),
+            bps: Some(share.min(1.9e9) * noise()),
+        }
+    });
+    streams.collect()
+}
+
+fn queues_used(streams: &[Stream], queues: u16, seconds: f64) -> Vec<QueueUse> {
+    let carried = |queue: u16| {
+        let on = streams.iter().filter(|stream| stream.queue == Some(queue));
+        let bps: f64 = on.filter_map(|stream| stream.bps).sum();
+        let bytes = bps * seconds / 8.0;
+        let steps = (0_u32..).find(|steps| f64::from(*steps) * 1e7 >= bytes);
+        u64::from(steps.expect("a queue is not that fast")) * 10_000_000
+    };
+    let used = |index| QueueUse {
+        vif: "vif1.0".to_owned(),
+        index,
+        tx_packets: 1000,
+        tx_bytes: carried(index),
+        rx_packets: 10,
+        rx_bytes: 660,
+    };
+    (0..queues).map(used).collect()
+}
+
+/// What is measured of these streams, and of messages beside them.
+fn values(
+    setup: &Setup,
+    task: &Task,
+    queues: u16,
+    streams: &[Stream],
+    noise: &mut impl FnMut() -> f64,
+) -> BTreeMap<String, f64> {
+    let rates: Vec<f64> = streams.iter().filter_map(|stream| stream.bps).collect();
+    let (load_bps, waiting) = loaded(setup, capacity(setup, task.subject), queues);
+    let rtt = (42.0 + 2e6 * waiting) / slowed(setup) * noise();
+    let mut values = match setup.tool {
+        Tool::Sockperf => {
+            vec![("rtt-median-us", rtt), ("rtt-p99-us", 2.4 * rtt), ("rtt-max-us", 30.0 * rtt)]
+        }
+        Tool::DdsperfPing => vec![("rtt-median-us", 2.0 * rtt), ("rtt-max-us", 40.0 * rtt)],
+        _ => vec![
+            ("throughput-bps", rates.iter().sum()),
+            ("fairness", ringway_stats::jain(&rates).expect("something flows")),
+            ("guest-min-bps", rates.iter().copied().fold(f64::MAX, f64::min)),
+            ("cpu-seconds-per-gbit", 0.31 * noise()),
+        ],
+    };
+    if setup.load > 0 {
+        values.push(("load-bps", load_bps * noise()));
+    }
+    if task.subject == Subject::Ringway && setup.sender != Sender::Host {
+        let us = 4.0 * noise();
+        values.extend([("completion-median-us", us), ("completion-p99-us", 3.0 * us)]);
+    }
+    values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Bytes that a stream of the load keeps in flight.
