@@ -277,22 +277,7 @@ fn run_case(case: &str, dir: &Path) {
         }
     }
     let was_root = rustix::process::geteuid().is_root();
-    let vifs = Confinement {
-        files: Some(&own),
-        sockets: Some(dir),
-        devices: BACKEND_DEVICES,
-        ..Confinement::of(Role::Vifs)
-    };
-    let confinement = match case.split_once(':') {
-        _ if case == "a user of its own" => Confinement { user_of: Some(&own), ..vifs },
-        Some(("broker", _)) => {
-            Confinement { files: None, devices: BROKER_DEVICES, role: Role::Broker, ..vifs }
-        }
-        Some(("opener", _)) => {
-            Confinement { sockets: None, devices: &[], role: Role::Opener, ..vifs }
-        }
-        _ => vifs,
-    };
+    let confinement = confinement_of(case, &own, dir);
     let rules = confinement.apply().expect("confined");
     print!("{CONFINED}");
     io::stdout().flush().expect("it has a reader");
@@ -320,6 +305,26 @@ fn run_case(case: &str, dir: &Path) {
             let known = own.chain(of_others).chain(&OPENER_FINE).find(|(name, _)| *name == case);
             known.expect("a case").1(dir);
         }
+    }
+}
+
+/// How the process of a case is confined, with this directory of its own.
+fn confinement_of<'a>(case: &str, own: &'a Path, dir: &'a Path) -> Confinement<'a> {
+    let vifs = Confinement {
+        files: Some(own),
+        sockets: Some(dir),
+        devices: BACKEND_DEVICES,
+        ..Confinement::of(Role::Vifs)
+    };
+    match case.split_once(':') {
+        _ if case == "a user of its own" => Confinement { user_of: Some(own), ..vifs },
+        Some(("broker", _)) => {
+            Confinement { files: None, devices: BROKER_DEVICES, role: Role::Broker, ..vifs }
+        }
+        Some(("opener", _)) => {
+            Confinement { sockets: None, devices: &[], role: Role::Opener, ..vifs }
+        }
+        _ => vifs,
     }
 }
 

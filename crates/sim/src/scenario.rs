@@ -133,6 +133,16 @@ pub(crate) fn guest_of(domid: DomId) -> usize {
 const BUDGET_AMPLE: usize = 64 << 20;
 /// Frame memory that is used up at times: seven large buffers.
 const BUDGET_LOW: usize = 512 << 10;
+/// What disturbs a host, as often as it is here.
+const DISTURBANCES: [Disturbances; 7] = [
+    Disturbances::None,
+    Disturbances::Rates,
+    Disturbances::Faults,
+    Disturbances::Deaths,
+    Disturbances::Links,
+    Disturbances::All,
+    Disturbances::All,
+];
 
 impl Scenario {
     pub(crate) fn choose(choices: &mut Choices, canary: Option<Canary>) -> Scenario {
@@ -147,29 +157,16 @@ impl Scenario {
         let kinds = if is_bulk { [Kind::Tcp; 3] } else { [Kind::Unknown, Kind::Udp, Kind::Tcp] };
         let least = if is_bulk { OffloadCaps::ALL } else { OffloadCaps::NONE };
         let offloads = choices.pick(&[OffloadCaps::ALL, OffloadCaps::ALL, least]);
-        let disturbances = [
-            Disturbances::None,
-            Disturbances::Rates,
-            Disturbances::Faults,
-            Disturbances::Deaths,
-            Disturbances::Links,
-            Disturbances::All,
-            Disturbances::All,
-        ];
         let has_ample_memory = !choices.is_one_in(4);
         let hostiles = choices.pick(&[0, 0, 1, 2]);
         let queues_wanted = choices.from_to(1, usize::from(QUEUES_MAX));
-        let wishes = (0..guests).map(|_| match queues_wanted == 1 && choices.is_one_in(2) {
-            true => Some(choose_wish(choices)),
-            false => None,
-        });
-        let wishes = wishes.collect();
+        let wishes = (0..guests)
+            .map(|_| (queues_wanted == 1 && choices.is_one_in(2)).then(|| choose_wish(choices)))
+            .collect();
         let has_groups = choices.is_one_in(4);
-        let groups = (0..guests).map(|_| match has_groups && choices.is_one_in(2) {
-            true => Some(choose_groups(choices)),
-            false => None,
-        });
-        let groups = groups.collect();
+        let groups = (0..guests)
+            .map(|_| (has_groups && choices.is_one_in(2)).then(|| choose_groups(choices)))
+            .collect();
         let uplink = choices.is_one_in(2).then(|| Uplink {
             queues: choices.from_to(1, usize::from(QUEUES_MAX)),
             stations: choices.from_to(1, 2),
@@ -202,7 +199,7 @@ impl Scenario {
             hostiles,
             intruders: usize::from(has_intruder),
             burst_max: choices.pick(&[4, 16, 16, 64]),
-            disturbances: choices.pick(&disturbances),
+            disturbances: choices.pick(&DISTURBANCES),
             steps_per_phase: choices.from_to(50, 400),
             phases: choices.from_to(1, 3),
             ask_for_headroom: (0..guests).map(|_| choices.is_one_in(8)).collect(),

@@ -41,72 +41,81 @@ pub enum KeySet {
     },
 }
 
+/// What a backend reads of its own directory, besides limits and rules.
+const BACKEND_DEVICE: [&str; 23] = [
+    STATE,
+    ONLINE,
+    MAC,
+    MTU,
+    BRIDGE,
+    SCRIPT,
+    VIFNAME,
+    IFACE_ID,
+    BIND,
+    HOTPLUG_STATUS,
+    HOTPLUG_ERROR,
+    MAX_QUEUES_WANTED,
+    COMPLETION,
+    CONTROL_RING_WANTED,
+    MULTICAST_CONTROL_WANTED,
+    STAGING_WANTED,
+    FEATURE_CTRL_RING,
+    FEATURE_MULTICAST_CONTROL,
+    FEATURE_XDP_HEADROOM,
+    FEATURE_SPLIT_EVENT_CHANNELS,
+    MULTI_QUEUE_MAX_QUEUES,
+    QUEUES_ACCEPTED,
+    STOPPED,
+];
+
+/// What a frontend reads of its backend.
+const OFFER: [&str; 14] = [
+    STATE,
+    ERROR,
+    CARRIER,
+    FEATURE_RX_COPY,
+    FEATURE_SPLIT_EVENT_CHANNELS,
+    FEATURE_CTRL_RING,
+    FEATURE_MULTICAST_CONTROL,
+    FEATURE_XDP_HEADROOM,
+    MULTI_QUEUE_MAX_QUEUES,
+    FEATURE_SG,
+    FEATURE_GSO_TCPV4,
+    FEATURE_GSO_TCPV6,
+    FEATURE_NO_CSUM_OFFLOAD,
+    FEATURE_IPV6_CSUM_OFFLOAD,
+];
+
+/// What a backend reads of its frontend, besides the keys of queues.
+const FRONTEND: [&str; 13] = [
+    STATE,
+    MULTI_QUEUE_NUM_QUEUES,
+    RECONNECT,
+    REQUEST_RX_COPY,
+    FEATURE_RX_NOTIFY,
+    CTRL_RING_REF,
+    REQUEST_MULTICAST_CONTROL,
+    XDP_HEADROOM,
+    FEATURE_SG,
+    FEATURE_GSO_TCPV4,
+    FEATURE_GSO_TCPV6,
+    FEATURE_NO_CSUM_OFFLOAD,
+    FEATURE_IPV6_CSUM_OFFLOAD,
+];
+
 impl KeySet {
     /// The names of the keys, without those of queues.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let own: &[&str] = match self {
-            KeySet::BackendDevice => &[
-                STATE,
-                ONLINE,
-                MAC,
-                MTU,
-                BRIDGE,
-                SCRIPT,
-                VIFNAME,
-                IFACE_ID,
-                BIND,
-                HOTPLUG_STATUS,
-                HOTPLUG_ERROR,
-                MAX_QUEUES_WANTED,
-                COMPLETION,
-                CONTROL_RING_WANTED,
-                MULTICAST_CONTROL_WANTED,
-                STAGING_WANTED,
-                FEATURE_CTRL_RING,
-                FEATURE_MULTICAST_CONTROL,
-                FEATURE_XDP_HEADROOM,
-                FEATURE_SPLIT_EVENT_CHANNELS,
-                MULTI_QUEUE_MAX_QUEUES,
-                QUEUES_ACCEPTED,
-                STOPPED,
-            ],
+            KeySet::BackendDevice => &BACKEND_DEVICE,
             KeySet::FrontendDevice => {
                 &[STATE, BACKEND, BACKEND_ID, MAC, MTU, DISCONNECT, SPEED, TRUSTED]
             }
             KeySet::FrontendState => &[STATE, RECONNECT],
             KeySet::MulticastRequest => &[REQUEST_MULTICAST_CONTROL],
             KeySet::Headroom => &[STATE, XDP_HEADROOM],
-            KeySet::Offer => &[
-                STATE,
-                ERROR,
-                CARRIER,
-                FEATURE_RX_COPY,
-                FEATURE_SPLIT_EVENT_CHANNELS,
-                FEATURE_CTRL_RING,
-                FEATURE_MULTICAST_CONTROL,
-                FEATURE_XDP_HEADROOM,
-                MULTI_QUEUE_MAX_QUEUES,
-                FEATURE_SG,
-                FEATURE_GSO_TCPV4,
-                FEATURE_GSO_TCPV6,
-                FEATURE_NO_CSUM_OFFLOAD,
-                FEATURE_IPV6_CSUM_OFFLOAD,
-            ],
-            KeySet::FrontendKeys { .. } => &[
-                STATE,
-                MULTI_QUEUE_NUM_QUEUES,
-                RECONNECT,
-                REQUEST_RX_COPY,
-                FEATURE_RX_NOTIFY,
-                CTRL_RING_REF,
-                REQUEST_MULTICAST_CONTROL,
-                XDP_HEADROOM,
-                FEATURE_SG,
-                FEATURE_GSO_TCPV4,
-                FEATURE_GSO_TCPV6,
-                FEATURE_NO_CSUM_OFFLOAD,
-                FEATURE_IPV6_CSUM_OFFLOAD,
-            ],
+            KeySet::Offer => &OFFER,
+            KeySet::FrontendKeys { .. } => &FRONTEND,
         };
         let limits = LIMITS.iter().map(|limit| limit.key);
         let of_vif = (self == KeySet::BackendDevice).then(|| limits.chain(RULE_KEYS));

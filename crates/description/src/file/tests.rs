@@ -244,26 +244,59 @@ fn processes_get_the_parsed_description() {
     assert_eq!(serde_json::to_string(&again).expect("writable"), json);
 }
 
+/// A refusal names the line, the key and what was expected.
+fn check_refusal(content: &str, line: usize, parts: [&str; 2]) {
+    let refusal = refusal(content);
+    assert!(refusal.starts_with(&format!("host.toml, line {line}: ")), "{refusal}");
+    for part in parts {
+        assert!(refusal.contains(part), "{refusal} has no {part}");
+    }
+}
+
 #[test]
 fn a_refusal_names_file_line_key_and_what_was_expected() {
-    let guest = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n";
     for (content, line, parts) in [
-        ("[hots]\n".to_owned(), 1, ["hots", "expected one of `host`"]),
-        ("[host]\nworker = 1\n".to_owned(), 2, ["worker", "`workers`"]),
-        ("[host]\nworkers = 0\n".to_owned(), 2, ["host.workers: 0 is out", "from 1 to"]),
+        ("[hots]\n", 1, ["hots", "expected one of `host`"]),
+        ("[host]\nworker = 1\n", 2, ["worker", "`workers`"]),
+        ("[host]\nworkers = 0\n", 2, ["host.workers: 0 is out", "from 1 to"]),
         (
-            "[host]\nworkers = \"two\"\n".to_owned(),
+            "[host]\nworkers = \"two\"\n",
             2,
             ["host.workers: expected a whole number without quotes", "workers = \"two\""],
         ),
-        ("[host]\nisolate = \"true\"\n".to_owned(), 2, ["host.isolate: expected true", "quotes"]),
-        ("[host]\npolicy = 1\n".to_owned(), 2, ["host.policy: ", "expected text in quotes"]),
-        ("[[host]]\nworkers = 1\n".to_owned(), 1, ["write [host]", "[[host]]"]),
-        ("[guest]\nname = \"a\"\n".to_owned(), 1, ["write [[guest]]", "[guest]"]),
-        ("guest = 1\n".to_owned(), 1, ["guest: expected a list", "guest = 1"]),
-        ("[uplink]\nname = \"all\"\n".to_owned(), 2, ["uplink.name: `all`", "another"]),
-        ("[uplink]\nname = \"vif7.0\"\n".to_owned(), 2, ["uplink.name", "Xen vif"]),
-        ("[uplink]\nmac = \"01:00:00:00:00:01\"\n".to_owned(), 2, ["uplink.mac", "group"]),
+        ("[host]\nisolate = \"true\"\n", 2, ["host.isolate: expected true", "quotes"]),
+        ("[host]\npolicy = 1\n", 2, ["host.policy: ", "expected text in quotes"]),
+        ("[[host]]\nworkers = 1\n", 1, ["write [host]", "[[host]]"]),
+        ("[guest]\nname = \"a\"\n", 1, ["write [[guest]]", "[guest]"]),
+        ("guest = 1\n", 1, ["guest: expected a list", "guest = 1"]),
+        ("[uplink]\nname = \"all\"\n", 2, ["uplink.name: `all`", "another"]),
+        ("[uplink]\nname = \"vif7.0\"\n", 2, ["uplink.name", "Xen vif"]),
+        ("[uplink]\nmac = \"01:00:00:00:00:01\"\n", 2, ["uplink.mac", "group"]),
+        ("[host]\npolicy = \"fair\"\n", 2, ["policy", "balanced"]),
+        ("[host]\nnetwork = \"mine\"\n", 2, ["network", "`private`"]),
+        ("[host\n", 1, ["[host", "]"]),
+        (
+            "[[guest]]\nmemory-mib = 8\n",
+            1,
+            ["guest.name: is missing", "each [[guest]] needs one"],
+        ),
+        ("[[guest]]\nname = \"../a\"\n", 2, ["name", "expected 1 to 32"]),
+        ("[switch]\nbroadcast-rate = -1\n", 2, ["broadcast-rate", "from 0 to"]),
+        ("[switch]\nmulticast-groups = 7\n", 2, ["multicast-groups", "from 8"]),
+        (
+            "[switch]\nunregistered-multicast = \"drop\"\n",
+            2,
+            ["unregistered-multicast", "flood or routers"],
+        ),
+    ] {
+        check_refusal(content, line, parts);
+    }
+}
+
+#[test]
+fn so_does_a_refusal_of_the_keys_of_a_guests_vif() {
+    let guest = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n";
+    for (content, line, parts) in [
         (
             format!("{guest}trunk = [\n  1,\n  5000,\n]\n"),
             6,
@@ -271,16 +304,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         ),
         (format!("{guest}mirror = [\"zz\"]\n"), 4, ["guest.vif.mirror", "no port `zz`"]),
         (format!("{guest}mirror = [\"ringway0\"]\n"), 4, ["mirror", "no port `ringway0`"]),
-        ("[host]\npolicy = \"fair\"\n".to_owned(), 2, ["policy", "balanced"]),
-        ("[host]\nnetwork = \"mine\"\n".to_owned(), 2, ["network", "`private`"]),
         (format!("{guest}max-unanswered = 0\n"), 4, ["max-unanswered", "from 1 to 256"]),
-        ("[host\n".to_owned(), 1, ["[host", "]"]),
-        (
-            "[[guest]]\nmemory-mib = 8\n".to_owned(),
-            1,
-            ["guest.name: is missing", "each [[guest]] needs one"],
-        ),
-        ("[[guest]]\nname = \"../a\"\n".to_owned(), 2, ["name", "expected 1 to 32"]),
         (format!("{guest}mac = \"1:2\"\n"), 4, ["mac", "00:16:3e:00:00:02"]),
         (format!("{guest}mac = \"01:00:00:00:00:00\"\n"), 4, ["mac", "even first byte"]),
         (format!("{guest}addresses = [\"10.0.0.1\"]\n"), 4, ["addresses", "10.77.0.1/24"]),
@@ -293,15 +317,8 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         ),
         (format!("{guest}tenant = \"domain-1\"\n"), 4, ["tenant", "and not `domain-`"]),
         (format!("{guest}queues = 0\n"), 4, ["queues", "from 1 to 64"]),
-        ("[switch]\nbroadcast-rate = -1\n".to_owned(), 2, ["broadcast-rate", "from 0 to"]),
         (format!("{guest}mirror = [\"vif1.0:in\"]\n"), 4, ["mirror", "vif1.0:tx or all"]),
         (format!("{guest}unknown-mbit = 1.5\n"), 4, ["unknown-mbit: expected a", "whole number"]),
-        ("[switch]\nmulticast-groups = 7\n".to_owned(), 2, ["multicast-groups", "from 8"]),
-        (
-            "[switch]\nunregistered-multicast = \"drop\"\n".to_owned(),
-            2,
-            ["unregistered-multicast", "flood or routers"],
-        ),
         (
             format!("{guest}multicast-router = \"auto\"\n"),
             4,
@@ -310,11 +327,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         (format!("{guest}mtu = 9\n"), 4, ["mtu", "from 68 to"]),
         (format!("{guest}\n[[guest]]\nname = \"a\"\n"), 6, ["name", "another guest is called `a`"]),
     ] {
-        let refusal = refusal(&content);
-        assert!(refusal.starts_with(&format!("host.toml, line {line}: ")), "{refusal}");
-        for part in parts {
-            assert!(refusal.contains(part), "{refusal} has no {part}");
-        }
+        check_refusal(&content, line, parts);
     }
 }
 

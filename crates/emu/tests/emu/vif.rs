@@ -66,40 +66,44 @@ fn a_backend_cannot_write_to_pages_that_a_guest_sends_from() {
 
     let mut memory = toolstack.memory().expect("domain 0 reaches other domains' memory");
     let config = front.config();
-    let map = |memory: &mut EmuMemory, gref, access| memory.map(domid, gref, access);
-    let ring = map(&mut memory, config.tx_ring_ref, Access::ReadWrite).expect("it is granted");
+    let ring = memory.map(domid, config.tx_ring_ref, Access::ReadWrite).expect("it is granted");
     let count = ring.pages().load(REQ_PROD, Ordering::Acquire);
     let requests = (0..usize::try_from(count).expect("few"))
         .map(|slot| ring.pages().read::<TxRequest>(SLOTS + slot * TX_SLOT_LEN));
     let grefs: Vec<GrantRef> = requests.map(|request| GrantRef(request.gref)).collect();
     assert_eq!(grefs.len(), 1 + len.div_ceil(PAGE_SIZE), "a page for the head, and the slab's");
 
-    let status = GrantStatus::GeneralError;
     for gref in grefs {
-        let copy = GrantCopy { gref, offset: 0, len: 64, local: 0, local_offset: 0, status };
-        let mut ops = [copy];
-        memory.copy_to_peer(domid, &mut ops, &[[0xff; 64]]).expect("the call is sound");
-        assert_eq!(ops[0].status, GrantStatus::PermissionDenied, "{gref}");
-        let across = PageCopy {
-            from: domid,
-            from_gref: config.rx_ring_ref,
-            from_offset: 0,
-            to_gref: gref,
-            to_offset: 0,
-            len: 64,
-            status,
-        };
-        let mut across = [across];
-        memory.copy_between_peers(domid, &mut across).expect("the call is sound");
-        assert_eq!(across[0].status, GrantStatus::PermissionDenied, "{gref}");
-        assert!(map(&mut memory, gref, Access::ReadWrite).is_err(), "{gref}");
-        // Reading is what they are granted for.
-        let (mut ops, mut read) = ([copy], [[0; 64]]);
-        memory.copy_from_peer(domid, &mut ops, &mut read).expect("the call is sound");
-        assert_eq!(ops[0].status, GrantStatus::Okay);
-        assert_ne!(read[0], [0xff; 64]);
+        check_read_only(&mut memory, domid, config.rx_ring_ref, gref);
     }
     let mut left = vec![0; len];
     slab.copy_to(at, &mut left);
     assert!(left == bytes, "the guest's bytes are as it wrote them");
+}
+
+/// A page of a guest, beside another that may be written, can only be read.
+fn check_read_only(memory: &mut EmuMemory, domid: DomId, beside: GrantRef, gref: GrantRef) {
+    let status = GrantStatus::GeneralError;
+    let copy = GrantCopy { gref, offset: 0, len: 64, local: 0, local_offset: 0, status };
+    let mut ops = [copy];
+    memory.copy_to_peer(domid, &mut ops, &[[0xff; 64]]).expect("the call is sound");
+    assert_eq!(ops[0].status, GrantStatus::PermissionDenied, "{gref}");
+    let across = PageCopy {
+        from: domid,
+        from_gref: beside,
+        from_offset: 0,
+        to_gref: gref,
+        to_offset: 0,
+        len: 64,
+        status,
+    };
+    let mut across = [across];
+    memory.copy_between_peers(domid, &mut across).expect("the call is sound");
+    assert_eq!(across[0].status, GrantStatus::PermissionDenied, "{gref}");
+    assert!(memory.map(domid, gref, Access::ReadWrite).is_err(), "{gref}");
+    // Reading is what it is granted for.
+    let (mut ops, mut read) = ([copy], [[0; 64]]);
+    memory.copy_from_peer(domid, &mut ops, &mut read).expect("the call is sound");
+    assert_eq!(ops[0].status, GrantStatus::Okay);
+    assert_ne!(read[0], [0xff; 64]);
 }

@@ -237,6 +237,18 @@ impl Switch {
     }
 }
 
+fn restarted(machine: &mut Machine) -> Machine {
+    Machine::start(machine.kernel.clone(), std::mem::take(&mut machine.notes))
+}
+
+fn delete_device(machine: &mut Machine) {
+    machine.act(Host::follow_devices);
+    machine.kernel.remove("vm1").expect("it exists");
+    machine.host.shared.comparison.note_change(machine.now);
+    machine.now += LATER;
+    machine.act(Host::follow_devices).expect("it is time");
+}
+
 /// The vif comes and goes, its guest connects, its device is deleted, the process is killed, and
 /// orders fail, before or after they had an effect.
 #[test]
@@ -265,22 +277,14 @@ fn whatever_happens_a_vif_has_a_port_exactly_while_its_guest_is_connected() {
                     (is_there, was_connected) = (true, false);
                 }
                 5 => {
-                    let (kernel, notes) =
-                        (machine.kernel.clone(), std::mem::take(&mut machine.notes));
-                    machine = Machine::start(kernel, notes);
+                    machine = restarted(&mut machine);
                     if is_there {
                         add(&mut machine);
                     }
                     machine.on(Event::PortsFound(switch.0.iter().cloned().collect()));
                     (is_connected, was_connected) = (false, false);
                 }
-                6 if is_there => {
-                    machine.act(Host::follow_devices);
-                    machine.kernel.remove("vm1").expect("it exists");
-                    machine.host.shared.comparison.note_change(machine.now);
-                    machine.now += LATER;
-                    machine.act(Host::follow_devices).expect("it is time");
-                }
+                6 if is_there => delete_device(&mut machine),
                 7 => machine.now += LATER,
                 _ => {
                     let Some(order) = next(&mut machine) else { continue };
