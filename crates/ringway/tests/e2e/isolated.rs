@@ -106,6 +106,42 @@ fn frames_cross_within_a_tenant_between_tenants_and_to_the_uplink() {
     assert!(guests >= trunk + (4 << 20), "{guests} arrived, {trunk} over the trunk");
 }
 
+/// A guest's own tag does not take it into a VLAN, whatever its tenant's trunk carries. Returns a
+/// guest with a trunk.
+fn check_tags(host: &Host) -> Hostile<'_> {
+    let knows = |guest: &str, last: u8, mac: &str| {
+        neighbor(host, guest, &format!("10.77.0.{last}")).contains(mac)
+    };
+    let vlan = [("ringway-vlan", "20")];
+    for (number, keys, (peer, last)) in [(71, &[][..], ("n", 6)), (72, &vlan, ("d", 4))] {
+        let mut guest = Hostile::with_keys(host, keys);
+        guest.connect();
+        let (own, mac) = (guest.mac(), guest.mac().to_string());
+        host.wait("its guest to be known", SOON, |_| {
+            guest.send(&arp_question(own, number, 1, Some(10)));
+            guest.send(&arp_question(own, number, 2, Some(10)));
+            // What arrives of this came behind the others.
+            guest.send(&arp_question(own, number, last, None));
+            knows(peer, number, &mac).then_some(())
+        });
+    }
+    let mut trunk = Hostile::with_keys(host, &[("ringway-trunk", "10,20")]);
+    trunk.connect();
+    let own = trunk.mac();
+    for (guest, whom, vid) in [("a", 1, 10), ("b", 2, 10), ("d", 4, 20)] {
+        let from = 80 + whom;
+        host.wait("a reply", SOON, |_| {
+            // The switch process may learn of a new tenant's trunk after its guest has connected.
+            trunk.send(&arp_question(own, from, whom, Some(vid)));
+            knows(guest, from, &own.to_string()).then_some(())
+        });
+    }
+    for number in [71, 72] {
+        assert!(!knows("a", number, ":") && !knows("b", number, ":"), "{number}");
+    }
+    trunk
+}
+
 #[test]
 fn vlans_and_private_ports_hold_between_tenants() {
     let Some(_turn) = shared_turn(&["ping", "ip", "xenstore-write"]) else { return };
@@ -133,38 +169,7 @@ fn vlans_and_private_ports_hold_between_tenants() {
         assert_apart(&host, one, other);
     }
 
-    // A guest's own tag does not take it into a VLAN, whatever its tenant's trunk carries.
-    let knows = |guest: &str, last: u8, mac: &str| {
-        neighbor(&host, guest, &format!("10.77.0.{last}")).contains(mac)
-    };
-    let vlan = [("ringway-vlan", "20")];
-    for (number, keys, (peer, last)) in [(71, &[][..], ("n", 6)), (72, &vlan, ("d", 4))] {
-        let mut guest = Hostile::with_keys(&host, keys);
-        guest.connect();
-        let (own, mac) = (guest.mac(), guest.mac().to_string());
-        host.wait("its guest to be known", SOON, |_| {
-            guest.send(&arp_question(own, number, 1, Some(10)));
-            guest.send(&arp_question(own, number, 2, Some(10)));
-            // What arrives of this came behind the others.
-            guest.send(&arp_question(own, number, last, None));
-            knows(peer, number, &mac).then_some(())
-        });
-    }
-    let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
-    trunk.connect();
-    let own = trunk.mac();
-    for (guest, whom, vid) in [("a", 1, 10), ("b", 2, 10), ("d", 4, 20)] {
-        let from = 80 + whom;
-        host.wait("a reply", SOON, |_| {
-            // The switch process may learn of a new tenant's trunk after its guest has connected.
-            trunk.send(&arp_question(own, from, whom, Some(vid)));
-            knows(guest, from, &own.to_string()).then_some(())
-        });
-    }
-    for number in [71, 72] {
-        assert!(!knows("a", number, ":") && !knows("b", number, ":"), "{number}");
-    }
-
+    let _trunk = check_tags(&host);
     let fdb = status_of_all(&host).fdb;
     let vlan_of = |port: &str| fdb.iter().find(|entry| entry.port == port).map(|entry| entry.vlan);
     assert_eq!(vlan_of("trunk-domain-2"), Some(Some(10)), "{fdb:?}");

@@ -87,6 +87,26 @@ v6.setsockopt(socket.IPPROTO_IPV6, 54, bytes([0, 0, 5, 2, 0, 0, 1, 0]))
 v6.sendto(bytes([130, 0, 0, 0, 3, 232, 0, 0]) + bytes(16), ('ff02::1', 0, 0, index))
 ";
 
+/// Only a guest that is configured as a router becomes the querier, to which all then report.
+fn become_querier(host: &Host) {
+    host.guest_text("c", &["python3", "-c", QUERIER]);
+    host.wait("the refusal", SOON, |host| {
+        let refused = host.vif("vif3.0")?.refused;
+        (refused.get("router_only") == Some(&2)).then_some(())
+    });
+    let part = |name: &str| host.vif(name).and_then(|vif| vif.multicast).expect("it is shown");
+    assert!(!part("vif3.0").is_router && !part("vif4.0").is_router);
+
+    host.guest_text("r", &["python3", "-c", QUERIER]);
+    host.wait("the router", SOON, |host| {
+        host.vif("vif4.0")?.multicast.filter(|part| part.is_router)
+    });
+    host.wait("all to have reported", SOON, |host| {
+        let parts = ["vif1.0", "vif2.0"].map(|name| host.vif(name)?.multicast);
+        parts.iter().all(|part| part.is_some_and(|it| !it.hears_all)).then_some(())
+    });
+}
+
 #[test]
 fn a_group_reaches_only_guests_that_joined_it() {
     let Some(_turn) = shared_turn(&["ip", "python3"]) else { return };
@@ -122,23 +142,7 @@ fn a_group_reaches_only_guests_that_joined_it() {
     let seen = send_and_watch();
     assert!(seen.starts_with("v4=1 v6=1"), "{seen}");
 
-    // A guest that is not configured as a router cannot become the querier.
-    host.guest_text("c", &["python3", "-c", QUERIER]);
-    host.wait("the refusal", SOON, |host| {
-        let refused = host.vif("vif3.0")?.refused;
-        (refused.get("router_only") == Some(&2)).then_some(())
-    });
-    let part = |name: &str| host.vif(name).and_then(|vif| vif.multicast).expect("it is shown");
-    assert!(!part("vif3.0").is_router && !part("vif4.0").is_router);
-
-    host.guest_text("r", &["python3", "-c", QUERIER]);
-    host.wait("the router", SOON, |host| {
-        host.vif("vif4.0")?.multicast.filter(|part| part.is_router)
-    });
-    host.wait("all to have reported", SOON, |host| {
-        let parts = ["vif1.0", "vif2.0"].map(|name| host.vif(name)?.multicast);
-        parts.iter().all(|part| part.is_some_and(|it| !it.hears_all)).then_some(())
-    });
+    become_querier(&host);
     let mut seen = String::new();
     wait_for("b to be left alone", SOON, || {
         seen = send_and_watch();

@@ -369,6 +369,54 @@ fn rules_apply_to_a_guest_on_a_bridge_as_well() {
     });
 }
 
+/// A trunk, which reaches each VLAN with its tag, and only with it.
+fn checked_trunk(host: &Host) -> Hostile<'_> {
+    let mut trunk = Hostile::with_keys(host, &[("ringway-trunk", "10,20")]);
+    trunk.connect();
+    let (own, name) = (trunk.mac(), trunk.name());
+    let ask = |from: u8, whom: u8, vid: Option<u8>| arp_question(own, from, whom, vid);
+    let knows = |host: &Host, guest: &str, last: u8| {
+        neighbor(host, guest, &format!("10.77.0.{last}")).contains(&own.to_string())
+    };
+    trunk.send(&ask(61, 1, None));
+    trunk.send(&ask(62, 1, Some(20)));
+    trunk.send(&ask(63, 1, Some(30)));
+    for (guest, from, whom, vid) in [("a", 64, 1, 10), ("c", 65, 3, 20)] {
+        trunk.send(&ask(from, whom, Some(vid)));
+        host.wait("a reply", SOON, |host| knows(host, guest, from).then_some(()));
+    }
+    // The question of `a` was before those of the trunk.
+    assert!(!neighbor(host, "c", "10.77.0.1").contains("lladdr"), "another VLAN");
+    for from in 61..64 {
+        assert!(!knows(host, "a", from), "{from}");
+    }
+    let vlan = refused(host, &name, "vlan", 2);
+    assert_eq!(vlan["vlan"], 2, "{vlan:?}");
+    trunk
+}
+
+/// `vlan` of xl's vif lines, on the switch; beside a script it is the script's.
+fn check_vlan_of_xl(host: &Host) {
+    let placed = |keys: &[(&str, &str)]| {
+        let guest = Hostile::with_keys(host, keys);
+        let dir = guest.vif().backend_dir();
+        let is_served = |node: String| host.node(&node).is_some_and(|state| state == "2");
+        host.wait("an offer or an error", SOON, |host| {
+            let error = host.node(&format!("{dir}/error")).is_some();
+            (error || is_served(guest.vif().backend_state())).then_some(())
+        });
+        let vif = host.vif(&guest.name()).expect("it is known");
+        (vif.vlan, vif.trunk, vif.error.unwrap_or_default())
+    };
+    assert_eq!(placed(&[("vlan", "10p/20-21")]), (Some(10), vec![20, 21], String::new()));
+    let scripted = [("vlan", "10p/20-21"), ("script", "/etc/xen/scripts/vif-bridge")];
+    assert_eq!(placed(&scripted), (None, Vec::new(), String::new()));
+    let refused = placed(&[("vlan", "10/20")]).2;
+    assert!(refused.contains("/vlan is \"10/20\"") && refused.contains("10p/20"), "{refused}");
+    let refused = placed(&[("vlan", "10"), ("bridge", "xenbr0")]).2;
+    assert!(refused.contains("only ringway's own switch supports"), "{refused}");
+}
+
 #[test]
 fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
     let programs = ["bash", "ping", "ip", "xenstore-read", "xenstore-write"];
@@ -398,28 +446,7 @@ fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
         assert!(!neighbor(&host, guest, address).contains("lladdr"), "p is private");
     }
 
-    // A trunk reaches each VLAN with its tag, and only with it.
-    let mut trunk = Hostile::with_keys(&host, &[("ringway-trunk", "10,20")]);
-    trunk.connect();
-    let (own, name) = (trunk.mac(), trunk.name());
-    let ask = |from: u8, whom: u8, vid: Option<u8>| arp_question(own, from, whom, vid);
-    let knows = |host: &Host, guest: &str, last: u8| {
-        neighbor(host, guest, &format!("10.77.0.{last}")).contains(&own.to_string())
-    };
-    trunk.send(&ask(61, 1, None));
-    trunk.send(&ask(62, 1, Some(20)));
-    trunk.send(&ask(63, 1, Some(30)));
-    for (guest, from, whom, vid) in [("a", 64, 1, 10), ("c", 65, 3, 20)] {
-        trunk.send(&ask(from, whom, Some(vid)));
-        host.wait("a reply", SOON, |host| knows(host, guest, from).then_some(()));
-    }
-    // The question of `a` was before those of the trunk.
-    assert!(!neighbor(&host, "c", "10.77.0.1").contains("lladdr"), "another VLAN");
-    for from in 61..64 {
-        assert!(!knows(&host, "a", from), "{from}");
-    }
-    let vlan = refused(&host, &name, "vlan", 2);
-    assert_eq!(vlan["vlan"], 2, "{vlan:?}");
+    let trunk = checked_trunk(&host);
     // A tag does not take a guest into another VLAN.
     let mut access = Hostile::with_keys(&host, &[("ringway-vlan", "10")]);
     access.connect();
@@ -430,7 +457,7 @@ fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
     }
     refused(&host, &access.name(), "vlan", 2);
 
-    let fdb = host.backend().expect("it responds").fdb;
+    let (fdb, name) = (host.backend().expect("it responds").fdb, trunk.name());
     let vlans = |port: &str| -> Vec<Option<u16>> {
         fdb.iter().filter(|entry| entry.port == port).map(|entry| entry.vlan).collect()
     };
@@ -439,25 +466,7 @@ fn guests_reach_only_their_vlan_and_private_guests_only_the_uplink() {
     let shown = host.text(&["vif", "show", &name]);
     assert!(shown.contains("trunk             10,20"), "{shown}");
 
-    // `vlan` of xl's vif lines, on the switch; beside a script it is the script's.
-    let placed = |keys: &[(&str, &str)]| {
-        let guest = Hostile::with_keys(&host, keys);
-        let dir = guest.vif().backend_dir();
-        let is_served = |node: String| host.node(&node).is_some_and(|state| state == "2");
-        host.wait("an offer or an error", SOON, |host| {
-            let error = host.node(&format!("{dir}/error")).is_some();
-            (error || is_served(guest.vif().backend_state())).then_some(())
-        });
-        let vif = host.vif(&guest.name()).expect("it is known");
-        (vif.vlan, vif.trunk, vif.error.unwrap_or_default())
-    };
-    assert_eq!(placed(&[("vlan", "10p/20-21")]), (Some(10), vec![20, 21], String::new()));
-    let scripted = [("vlan", "10p/20-21"), ("script", "/etc/xen/scripts/vif-bridge")];
-    assert_eq!(placed(&scripted), (None, Vec::new(), String::new()));
-    let refused = placed(&[("vlan", "10/20")]).2;
-    assert!(refused.contains("/vlan is \"10/20\"") && refused.contains("10p/20"), "{refused}");
-    let refused = placed(&[("vlan", "10"), ("bridge", "xenbr0")]).2;
-    assert!(refused.contains("only ringway's own switch supports"), "{refused}");
+    check_vlan_of_xl(&host);
 
     // The VLAN of a connected guest changes.
     let node = "/local/domain/0/backend/vif/3/0/ringway-vlan";

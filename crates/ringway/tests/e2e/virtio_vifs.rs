@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use ringway_e2e::host::{Host, Running, SOON, describe, ringway, send, text_of};
+use ringway_e2e::host::{Host, Member, Running, SOON, describe, ringway, send, text_of};
 use ringway_e2e::machine::{ADDRESS, EchoConnection};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::Carried;
@@ -139,6 +139,54 @@ fn tenants_of_virtio_vifs_have_processes_of_their_own() {
     host.text(&["vif", "set", "vm2", "rate", "100Mb/s"]);
 }
 
+/// Vifs that cannot be added, with how, and part of the reason.
+const REFUSED: [(&str, &[&str], &str); 6] = [
+    ("vm1", &[], "a vif vm1, or one with the socket"),
+    ("vm2", &[], "a vif vm2, or one with the socket"),
+    ("vm5", &["--set", "mirror=['vm4']"], "a mirror of vm4 of tenant blue"),
+    ("vm5", &["--bridge", "br9"], "network device vm5 on bridge br9"),
+    ("vm5", &["--bridge", "br7", "--set", "mtu=1400"], "mtu is 1400"),
+    ("vm5", &["--set", "mirror=['vm9']"], "vm9"),
+];
+
+fn process_of(host: &Host, name: &str) -> Option<Member> {
+    host.members().into_iter().find(|member| member.name == name)
+}
+
+/// Kills a process, and waits for its successor.
+fn replace(host: &Host, name: &str) {
+    let killed = host.pid_of(name);
+    send(killed, Signal::KILL);
+    host.wait(name, SOON, |host| process_of(host, name).filter(|it| it.pid != killed));
+}
+
+/// Adds a vif, or returns the reason for its refusal.
+fn add(host: &Host, socket: &str, name: &str, more: &[&str]) -> Result<(), String> {
+    let add = ["vif", "add", name, "--vhost", socket, "--mode", "server"];
+    let output = host.verb(&[&add[..], more].concat());
+    let reason = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(reason) }
+}
+
+/// A vif of the description stays; those that were added go, with the processes of their tenants.
+fn remove_all(host: &Host, whole: u32) {
+    let refused = host.verb(&["vif", "remove", "vm1"]);
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(reason.contains("vm1 is in the description"), "{reason}");
+    for name in ["vm2", "vm3", "vm4", "vm5"] {
+        host.text(&["vif", "remove", name]);
+        assert!(host.vif(name).is_none(), "{name}");
+    }
+    assert!(tool(whole, "ip link show vm5").is_none());
+    for name in ["vhost-vm2", "vhost-vm5"] {
+        host.wait("the end of its process", SOON, |host| {
+            let dir = ringway_control::RunDir::new(host.dir()).tenant(name);
+            let process = process_of(host, &format!("tenant {name}"));
+            (process.is_none() && !dir.path().exists()).then_some(())
+        });
+    }
+}
+
 #[test]
 fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
     let programs = ["socat", "unshare", "ping", "nsenter", "ip"];
@@ -150,15 +198,8 @@ fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
         + "[[bridge]]\nname = 'br7'\naddresses = ['10.78.0.254/24']\n"
         + &format!("[[vhost]]\nname = 'vm1'\nsocket = '{}'\ntenant = 'blue'\n", socket("vm1"));
     let host = Host::start(&text);
-    let add = |name: &str, more: &[&str]| {
-        let socket = socket(name);
-        let add = ["vif", "add", name, "--vhost", &socket, "--mode", "server"];
-        let output = host.verb(&[&add[..], more].concat());
-        let reason = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(()) } else { Err(reason) }
-    };
+    let add = |name: &str, more: &[&str]| add(&host, &socket(name), name, more);
     let tenant = |vif: &str| host.vif(vif).and_then(|vif| vif.tenant);
-    let process = |name: &str| host.members().into_iter().find(|member| member.name == name);
     let is_connected = |vif: &str| {
         host.wait(vif, SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
     };
@@ -185,19 +226,12 @@ fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
     assert_ne!(host.pid_of("tenant red"), red);
     assert_eq!(host.pid_of("tenant blue"), blue);
 
-    for (name, more, part) in [
-        ("vm1", &[][..], "a vif vm1, or one with the socket"),
-        ("vm2", &[], "a vif vm2, or one with the socket"),
-        ("vm5", &["--set", "mirror=['vm4']"], "a mirror of vm4 of tenant blue"),
-        ("vm5", &["--bridge", "br9"], "network device vm5 on bridge br9"),
-        ("vm5", &["--bridge", "br7", "--set", "mtu=1400"], "mtu is 1400"),
-        ("vm5", &["--set", "mirror=['vm9']"], "vm9"),
-    ] {
+    for (name, more, part) in REFUSED {
         let reason = add(name, more).expect_err("refused");
         assert!(reason.contains(part), "{reason}");
     }
     host.wait("no tenant without vifs", SOON, |_| {
-        process("tenant vhost-vm5").is_none().then_some(())
+        process_of(&host, "tenant vhost-vm5").is_none().then_some(())
     });
     let whole = host.pid_of("ringway run");
     assert!(tool(whole, "ip link show vm5").is_none() && host.vif("vm5").is_none());
@@ -210,32 +244,15 @@ fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
 
     // The next process serves them, too.
     for name in ["tenant vhost-vm2", "tenant vhost-vm5", "tenant red"] {
-        let killed = host.pid_of(name);
-        send(killed, Signal::KILL);
-        host.wait(name, SOON, |_| process(name).filter(|member| member.pid != killed));
+        replace(&host, name);
     }
-    for (guest, address) in [("a", "10.77.0.10"), ("b", "10.77.0.11")] {
-        host.ping(guest, address);
-    }
+    host.ping("a", "10.77.0.10");
+    host.ping("b", "10.77.0.11");
     is_connected("vm5");
     assert!(tool(whole, "ping -n -c 1 -W 30 10.78.0.5").is_some(), "{}", host.log());
 
-    let refused = host.verb(&["vif", "remove", "vm1"]);
-    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(reason.contains("vm1 is in the description"), "{reason}");
     let red = host.pid_of("tenant red");
-    for name in ["vm2", "vm3", "vm4", "vm5"] {
-        host.text(&["vif", "remove", name]);
-        assert!(host.vif(name).is_none(), "{name}");
-    }
-    assert!(tool(whole, "ip link show vm5").is_none());
-    for name in ["vhost-vm2", "vhost-vm5"] {
-        host.wait("the end of its process", SOON, |host| {
-            let dir = ringway_control::RunDir::new(host.dir()).tenant(name);
-            let is_gone = process(&format!("tenant {name}")).is_none() && !dir.path().exists();
-            is_gone.then_some(())
-        });
-    }
+    remove_all(&host, whole);
     assert_eq!(host.pid_of("tenant red"), red, "it serves a Xen vif");
     assert_eq!(host.pid_of("tenant blue"), blue);
     host.ping("a", "10.77.0.2");
