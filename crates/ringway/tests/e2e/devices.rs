@@ -156,6 +156,7 @@ fn on_bridge(place: &tempfile::TempDir, vhosts: &[&str]) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one host, and what is done to it step by step")]
 fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
     let programs = ["nsenter", "ip", "tc", "bridge", "nft", "ping", "xenstore-read"];
     let Some(_turn) = shared_turn(&programs) else { return };
@@ -250,6 +251,7 @@ fn wait_isolated(host: &Host, name: &str, bridge: &str) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one host, and what is done to it step by step")]
 fn a_deleted_device_or_bridge_is_made_good_and_no_guest_is_closed() {
     let programs = ["nsenter", "ip", "bridge", "ping", "socat", "unshare", "xenstore-read"];
     let Some(_turn) = shared_turn(&programs) else { return };

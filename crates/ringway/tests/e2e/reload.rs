@@ -260,6 +260,7 @@ fn a_signal_to_all_processes_is_one_to_the_first() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one host, and what is done to it step by step")]
 fn each_tenants_process_takes_over_its_own_vifs() {
     let Some(_turn) = shared_turn(&["socat", "unshare", "ping"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
