@@ -11,7 +11,7 @@ use ringway_xenbus::limits::{Field, Scope};
 
 use super::vif::is_on_link;
 use super::*;
-use crate::SocketMode;
+use crate::{SocketMode, VHOSTS_MAX};
 
 /// Without options that override what it says.
 fn parse_plain(file: &str, content: &str) -> Result<Host, DescriptionError> {
