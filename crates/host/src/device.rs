@@ -1,4 +1,4 @@
-//! The network devices of a process on the host: TAP devices of vifs and of the uplink.
+//! The network devices of a process: TAP devices of vifs, of the uplink, and of network namespaces.
 //!
 //! All outlive the process. Its successor finds a device by its note (`ifalias`), whatever its
 //! current name is, and takes it over as it is: an administrator or a toolstack's script may have
@@ -13,6 +13,7 @@ mod devices;
 mod follow;
 mod keeper;
 mod kernel;
+mod port_device;
 mod purpose;
 mod script;
 mod stale;
@@ -32,9 +33,10 @@ pub use devices::{Devices, Made, Passed};
 pub use follow::HostLinks;
 pub use keeper::{Joining, Keeper};
 pub use kernel::{Kernel, Link, LinkKind, LinkSetting, Tap};
+pub use port_device::{PortDevice, open_port_device};
 pub use purpose::Purpose;
 pub use stale::delete_devices;
-pub use uplink::{Uplink, UplinkRules, open_uplink, uplink_obstacle};
+pub use uplink::{Uplink, UplinkRules, uplink_obstacle};
 pub use vif_device::{Device, VifDevice};
 
 use applied::Applied;
@@ -182,7 +184,10 @@ impl<K: Kernel> HostDevice<K> {
     }
 
     /// Deletes the device at once, whichever process still has queues of it.
-    fn delete(self, keeper: &mut Keeper<K>, notes: &mut impl Notes) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the kernel reports. It is forgotten nevertheless.
+    pub fn delete(self, keeper: &mut Keeper<K>, notes: &mut impl Notes) -> io::Result<()> {
         let note = keeper.note_for(&self.purpose);
         keeper.applied.forget(&self.purpose, notes);
         let mut links = keeper.net.links()?.into_iter();

@@ -66,8 +66,8 @@ pub use datapaths::Datapaths;
 pub use device::{
     Bridged, Device, DeviceChange, DeviceKeeper, DeviceState, Devices, HOST_ADDRESS, HostDevice,
     HostLinks, Joining, Keeper, Kernel, Link, LinkKind, LinkSetting, LowMtu, Made, Passed, Place,
-    Purpose, Tap, Uplink, UplinkRules, VifDevice, check_bridge, delete_devices, open_uplink,
-    uplink_obstacle,
+    PortDevice, Purpose, Tap, Uplink, UplinkRules, VifDevice, check_bridge, delete_devices,
+    open_port_device, uplink_obstacle,
 };
 pub use host::{Event, Host};
 pub use limited::{Limited, unlimited};

@@ -11,7 +11,9 @@ use ringway_engine::Stations;
 use ringway_switch::{FloodBudget, FloodLimit, PortId, PortPolicy, TooManyVlans};
 
 use crate::comparison::Followed;
-use crate::device::{HostDevice, HostLinks, Tap as _, Uplink, UplinkRules, open_uplink};
+use crate::device::{
+    HostDevice, HostLinks, Purpose, Tap as _, Uplink, UplinkRules, open_port_device,
+};
 use crate::other_port::OtherPort;
 use crate::shared::{QueueDown, Shared};
 use crate::world::{Hosting, QueueOf, World};
@@ -41,8 +43,8 @@ impl<W: World> UplinkPort<W> {
         let (Some(uplink), Some(keeper)) = (uplink, hosting.devices.keeper()) else {
             return Ok(None);
         };
-        let device = open_uplink(keeper, uplink, hosting.notes)?;
-        let counters = (0..uplink.queues).map(|_| Arc::default()).collect();
+        let device = open_port_device(keeper, Purpose::Uplink, &uplink.device, hosting.notes)?;
+        let counters = (0..uplink.device.queues).map(|_| Arc::default()).collect();
         let mut port = UplinkPort::join(device.tap.name(), &uplink.rules, counters, hosting)?;
         port.device = Some(device);
         port.attach_device(hosting)?;

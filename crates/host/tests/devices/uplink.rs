@@ -1,27 +1,30 @@
 //! The device of the uplink, and devices that nothing needs any more.
 
-use ringway_datapath::{MacAddr, VlanRules};
+use ringway_datapath::MacAddr;
 use ringway_host::{
-    Kernel as _, Link, LinkSetting, Purpose, Tap as _, Uplink, UplinkRules, delete_devices,
-    open_uplink, uplink_obstacle,
+    Kernel as _, Link, LinkSetting, Note, Notes as _, PortDevice, Purpose, Tap as _,
+    delete_devices, open_port_device, uplink_obstacle,
 };
 
 use crate::place::{Device, OWNER, Place, bridged};
 
-fn uplink(addresses: &[&str], mtu: u32) -> Uplink {
-    Uplink {
+fn uplink(addresses: &[&str], mtu: u32) -> PortDevice {
+    PortDevice {
         name: "up0".to_owned(),
         mac: MacAddr([2, 0, 0, 0, 0, 7]),
         addresses: addresses.iter().map(|it| (it.parse().expect("an address"), 24)).collect(),
         queues: 1,
         mtu,
-        rules: UplinkRules::without_limits(VlanRules::default()),
     }
 }
 
 /// A process makes the device or takes it over.
-fn open(place: &mut Place, uplink: &Uplink) -> Result<Device, String> {
-    let opened = open_uplink(&mut place.keeper(), uplink, &mut place.notes);
+fn open(place: &mut Place, uplink: &PortDevice) -> Result<Device, String> {
+    open_for(Purpose::Uplink, place, uplink)
+}
+
+fn open_for(purpose: Purpose, place: &mut Place, wanted: &PortDevice) -> Result<Device, String> {
+    let opened = open_port_device(&mut place.keeper(), purpose, wanted, &mut place.notes);
     opened.map_err(|error| error.to_string())
 }
 
@@ -65,7 +68,7 @@ fn an_uplink_is_taken_over_with_what_an_administrator_did_and_what_the_descripti
     drop(open(place, &uplink(&["10.9.3.1"], 2000)).expect("taken over"));
     assert_eq!(place.link("up0").mtu, 2000);
     let mac = MacAddr([2, 0, 0, 0, 0, 8]);
-    let renamed = Uplink { name: "up1".to_owned(), mac, ..uplink(&["10.9.3.1"], 2000) };
+    let renamed = PortDevice { name: "up1".to_owned(), mac, ..uplink(&["10.9.3.1"], 2000) };
     drop(open(place, &renamed).expect("made"));
     assert_eq!(net.find("up0"), None, "the description names another one");
     assert_eq!(place.link("up1").address, Some(mac.0));
@@ -75,6 +78,25 @@ fn an_uplink_is_taken_over_with_what_an_administrator_did_and_what_the_descripti
     drop(open(place, &renamed).expect("made again"));
     assert_eq!(place.link("up1").address, Some(mac.0));
     assert_eq!(addresses(place, "up1"), ["10.9.3.1"]);
+}
+
+#[test]
+fn the_device_of_a_namespace_is_taken_over_with_its_own_purpose() {
+    let place = &mut Place::default();
+    let web = || Purpose::Virtio("web".to_owned());
+    let wanted = uplink(&["10.9.0.1"], 1500);
+    let device = open_for(web(), place, &wanted).expect("made");
+    let refused = open_for(Purpose::Virtio("other".to_owned()), place, &wanted).err();
+    assert!(refused.is_some_and(|it| it.contains("an interface up0 exists already")));
+    let index = device.index;
+    drop(device);
+    let next = open_for(web(), place, &uplink(&["10.9.0.1"], 9000)).expect("taken over");
+    assert_eq!((next.index, place.link("up0").mtu), (index, 9000));
+    assert_eq!(place.net.addresses_of("up0").len(), 1);
+    // Its namespace has no use for it any more, although a process may have it open.
+    next.delete(&mut place.keeper(), &mut place.notes).expect("deleted");
+    assert_eq!(place.net.find("up0"), None);
+    assert!(place.notes.read(&Note::Devices, 100).is_empty());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a host decides about its uplink.
 
 use ringway_datapath::{MacAddr, Vid, VlanRules};
-use ringway_host::{Followed, Host, QueueDown, Uplink, UplinkPort, UplinkRules};
+use ringway_host::{Followed, Host, PortDevice, QueueDown, Uplink, UplinkPort, UplinkRules};
 use ringway_switch::{FloodLimit, StormLimits};
 
 use crate::calls::status;
@@ -18,7 +18,8 @@ fn rules(vlans: u16) -> UplinkRules {
 fn with_uplink() -> Machine {
     let (name, mac) = ("up0".to_owned(), MacAddr([2, 0, 0, 0, 0, 7]));
     let (addresses, rules) = (Vec::new(), rules(0));
-    let wanted = Uplink { name, mac, addresses, queues: 2, mtu: 1500, rules };
+    let device = PortDevice { name, mac, addresses, queues: 2, mtu: 1500 };
+    let wanted = Uplink { device, rules };
     let mut machine = machine();
     machine.act(|host, now, parts| {
         let hosting = &mut parts.split(&mut host.shared, now).1;

@@ -11,7 +11,7 @@ use ringway_confine::Role::{Tenant, Vifs};
 use ringway_confine::{BACKEND_DEVICES, Confinement, TAP_DEVICES, TENANT_DEVICES};
 use ringway_control::{Link, Recipient, RunDir};
 use ringway_emu::EmuHypervisor;
-use ringway_host::{Defaults, HostConfig, Uplink, UplinkRules};
+use ringway_host::{Defaults, HostConfig, PortDevice, Uplink, UplinkRules};
 use ringway_host_shell::{Tenancy, VhostVif};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::guest_memory::FRONT_ENDS_MAX;
@@ -21,7 +21,7 @@ use ringway_xenstore::{Client, DomId};
 use crate::confine::{FILES, confine};
 use crate::description::{self, Host, VHOSTS_MAX, Vhost};
 use crate::host::{HypervisorKind, owner, read_description, this_domain};
-use crate::uplink_mac::uplink_mac;
+use crate::own_mac::own_mac;
 use crate::verb::{opener, plugger};
 use crate::vhosts;
 
@@ -209,15 +209,17 @@ pub(crate) fn config(
         read_vhost,
         read_common,
         uplink: host.uplink.as_ref().map(|uplink| Uplink {
-            name: uplink.name.0.clone(),
-            mac: uplink.mac.map_or_else(|| uplink_mac(&uplink.name.0, host_dir), |mac| mac.0),
-            addresses: uplink
-                .addresses
-                .iter()
-                .map(|cidr| (cidr.address, cidr.prefix_len))
-                .collect(),
-            queues: uplink.queues,
-            mtu: u32::from(uplink.mtu),
+            device: PortDevice {
+                name: uplink.name.0.clone(),
+                mac: uplink.mac.map_or_else(|| own_mac(&uplink.name.0, host_dir), |mac| mac.0),
+                addresses: uplink
+                    .addresses
+                    .iter()
+                    .map(|cidr| (cidr.address, cidr.prefix_len))
+                    .collect(),
+                queues: uplink.queues,
+                mtu: u32::from(uplink.mtu),
+            },
             rules: uplink_rules(uplink),
         }),
         reports_to: reports_to.with_notice(host.notice().as_deref()),

@@ -1,5 +1,6 @@
-//! The Ethernet address of an uplink whose description names none: always the same one, however
-//! often its network device is made, because others on the network remember it.
+//! The Ethernet address of an uplink or of a network namespace whose description names none: always
+//! the same one, however often its network device is made, because others on the network remember
+//! it.
 
 use std::fs;
 
@@ -11,8 +12,8 @@ const MACHINE: &str = "/etc/machine-id";
 /// Identifies the machine until it boots again.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The address for an uplink of this name, of the host with this run directory, on this machine.
-pub(crate) fn uplink_mac(name: &str, dir: &RunDir) -> MacAddr {
+/// The address for what has this name, of the host with this run directory, on this machine.
+pub(crate) fn own_mac(name: &str, dir: &RunDir) -> MacAddr {
     let machine = fs::read_to_string(MACHINE).ok().filter(|id| !id.trim().is_empty());
     let machine = machine.or_else(|| fs::read_to_string(BOOT).ok()).unwrap_or_default();
     derive([machine.trim(), name, &dir.path().display().to_string()])
