@@ -7,10 +7,11 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, PidfdFlags, getegid, geteuid, pidfd_open};
@@ -104,6 +105,51 @@ fn enter_one_by_one(pid: u32, kinds: ThreadNameSpaceType) -> rustix::io::Result<
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
+/// A network namespace, by its file, which `ip netns` or a container engine has made. It exists at
+/// least as long as this.
+#[derive(Debug)]
+pub struct NetworkNamespace(OwnedFd);
+
+impl NetworkNamespace {
+    /// Opens the file of a namespace.
+    ///
+    /// # Errors
+    /// What open(2) reports.
+    pub fn open(path: &Path) -> io::Result<NetworkNamespace> {
+        // Another kind of file may be there, and its opening must not wait.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = open(path, flags, Mode::empty());
+        file.map(NetworkNamespace).map_err(|error| explain(error, path.display()))
+    }
+
+    /// That of the calling thread.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn current() -> io::Result<NetworkNamespace> {
+        NetworkNamespace::open(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// Whether both are one.
+    ///
+    /// # Errors
+    /// What fstat(2) reports.
+    pub fn is_same(&self, other: &NetworkNamespace) -> io::Result<bool> {
+        let id = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
+        Ok(id(&self.0)? == id(&other.0)?)
+    }
+
+    /// Moves the calling thread into it. Sockets and TAP devices that are open stay where they are.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without CAP_SYS_ADMIN here and in the user namespace that it belongs to;
+    /// `InvalidInput` if the file is not that of a network namespace.
+    pub fn enter(&self) -> io::Result<()> {
+        let kind = Some(LinkNameSpaceType::Network);
+        Ok(move_into_link_name_space(self.0.as_fd(), kind)?)
+    }
+}
+
 /// Gives the calling thread its own mount namespace, whose /sys shows the thread's network
 /// namespace instead of the one in which it was mounted.
 ///
@@ -189,6 +235,31 @@ mod tests {
     fn current_netns_id() -> io::Result<u64> {
         // Not /proc/self, which refers to the first thread of the process.
         namespace_id("/proc/thread-self/ns/net")
+    }
+
+    #[test]
+    fn a_thread_enters_a_network_namespace_by_its_file_and_returns() {
+        let tried = thread::spawn(|| {
+            unshare_network()?;
+            let home = NetworkNamespace::current()?;
+            unshare_network()?;
+            let other = NetworkNamespace::current()?;
+            assert!(!home.is_same(&other)? && home.is_same(&home)?);
+            home.enter()?;
+            assert!(home.is_same(&NetworkNamespace::current()?)?);
+            let file = NetworkNamespace::open(Path::new("/proc/self/status"))?;
+            let error = file.enter().expect_err("it is another file").kind();
+            assert_eq!(error, io::ErrorKind::InvalidInput);
+            Ok::<_, io::Error>(())
+        });
+        match tried.join().expect("no panic") {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("SKIPPED: {error}");
+            }
+            tried => tried.expect("entered"),
+        }
+        let error = NetworkNamespace::open(Path::new("/run/netns/no-such")).expect_err("missing");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
