@@ -102,12 +102,15 @@ impl QueueStatus {
 pub struct VifStatus {
     /// `vifD.H`: guest's domain and handle.
     pub name: String,
-    /// `xen` or `virtio`; empty for the uplink and trunks.
+    /// `xen`, `virtio` or `namespace`; empty for the uplink and trunks.
     #[serde(default)]
     pub kind: String,
     /// Of a virtio vif: its socket, and what was negotiated.
     #[serde(default)]
     pub virtio: Option<VirtioStatus>,
+    /// Of a network namespace: where it is.
+    #[serde(default)]
+    pub namespace: Option<NamespaceStatus>,
     /// The guest's domain, if it is a Xen vif.
     pub domid: Option<u16>,
     /// The vif's number in the guest, if it is a Xen vif.
@@ -291,6 +294,15 @@ pub struct VirtioStatus {
     /// Whether all files of this memory are sealed against truncation.
     #[serde(default)]
     pub memory_sealed: bool,
+}
+
+/// Details of a network namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceStatus {
+    /// The file of the namespace.
+    pub path: String,
+    /// The network device there.
+    pub device: String,
 }
 
 /// How a guest of Xen has its frames hashed: by a Toeplitz hash.

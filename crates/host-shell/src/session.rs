@@ -14,7 +14,7 @@ use ringway_datapath::{OffloadCaps, PortQueue as _, QueueCounters};
 use ringway_host::{Rings, Session, SessionHost, SessionPlace, VirtioWanted};
 use ringway_sys::eventfd::PeerCounters;
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
-use ringway_vhost::backend::{AreaRequest, Bases, Log, Negotiated, Offer};
+use ringway_vhost::backend::{AreaRequest, Bases, Log, Missing, Negotiated, Offer};
 use ringway_vhost::{Area, Backend, Base, PairPlan, RegionKey, RingPlan};
 use ringway_vhost_shell::{BackendEnd, Device, Mode, Note, SessionSource};
 use ringway_virtback::{
@@ -170,6 +170,10 @@ impl<Q, P: SessionSource> Session<Q> for VhostSession<Q, P> {
         self.end.due()
     }
 
+    fn is_serving(&self) -> bool {
+        self.said().is_some_and(|said| said.missing() == Missing::Nothing)
+    }
+
     fn said(&self) -> Option<&Backend> {
         self.end.session()
     }
@@ -188,7 +192,7 @@ impl<Q, P: SessionSource> Session<Q> for VhostSession<Q, P> {
             Mode::Client => "client",
             Mode::Server => "server",
         };
-        SessionPlace { socket: self.socket.display().to_string(), mode }
+        SessionPlace::Socket { path: self.socket.display().to_string(), mode }
     }
 
     fn may_lose_memory(&self) -> bool {

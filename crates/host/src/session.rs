@@ -1,8 +1,8 @@
-//! What a host and the session of a virtio vif ask of each other.
+//! What a host and the session of a virtio vif, or of a network namespace, ask of each other.
 //!
-//! A [`Session`] has the socket of a front-end, the memory of its guest and its rings. What is
-//! served, when and with which rules is decided by a [`SessionHost`], which a session informs of
-//! every change.
+//! A [`Session`] has the socket of a front-end, the memory of its guest and its rings; that of a
+//! namespace has the queues of a network device in their place. What is served, when and with which
+//! rules is decided by a [`SessionHost`], which a session informs of every change.
 
 use std::fmt::Debug;
 use std::io;
@@ -37,7 +37,10 @@ pub trait Session<Q> {
     /// When to give it a turn even without an event.
     fn due(&self) -> Option<Instant>;
 
-    /// What was said in the present session, if there is one.
+    /// Whether its guest is served.
+    fn is_serving(&self) -> bool;
+
+    /// What was said in the present session, if there is one in which something is.
     fn said(&self) -> Option<&Backend>;
 
     /// Why nothing is served, if so, with the remedy.
@@ -46,20 +49,30 @@ pub trait Session<Q> {
     /// Pairs that are served and whose rings were all zeros when their guest last kicked.
     fn blank_pairs(&self) -> Vec<u16>;
 
-    /// Where front-ends connect.
+    /// Where its guest is.
     fn place(&self) -> SessionPlace;
 
     /// Whether the front-end may truncate memory of its guest, because a file is not sealed.
     fn may_lose_memory(&self) -> bool;
 }
 
-/// Where front-ends connect, for people.
+/// Where a guest is, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionPlace {
-    /// The path of the socket.
-    pub socket: String,
-    /// Which end creates it: `client` if the front-end does, `server` if the backend does.
-    pub mode: &'static str,
+pub enum SessionPlace {
+    /// Behind a socket.
+    Socket {
+        /// Its path.
+        path: String,
+        /// Which end creates it: `client` if the front-end does, `server` if the backend does.
+        mode: &'static str,
+    },
+    /// In a network namespace.
+    Namespace {
+        /// The file of the namespace.
+        path: String,
+        /// The network device there.
+        device: String,
+    },
 }
 
 /// A virtio vif, as its session sees it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ringway_control::VifStatus;
 
-/// The kind of a vif, `xen` or `virtio`; `-` for other ports.
+/// The kind of a vif: `xen`, `virtio` or `namespace`; `-` for other ports.
 pub(crate) fn kind(vif: &VifStatus) -> &str {
     if vif.kind.is_empty() { "-" } else { &vif.kind }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Reading {
 pub(crate) struct QueueRate {
     /// Its vif.
     pub(crate) vif: String,
-    /// The kind of the vif, `xen` or `virtio`; `-` for other ports.
+    /// The kind of the vif: `xen`, `virtio` or `namespace`; `-` for other ports.
     pub(crate) kind: String,
     /// The vif's guest.
     pub(crate) guest: String,

@@ -5,6 +5,7 @@
 mod arrival;
 mod calls;
 mod described;
+mod namespaces;
 mod offloads;
 mod ovs;
 mod reload;

@@ -25,7 +25,7 @@ use ringway_ovs::Bind;
 use ringway_sim::{KeptNotes, SimKernel, Wire};
 use ringway_switch::{PortId, SwitchConfig};
 use ringway_vhost::Backend;
-use ringway_vhost::backend::Negotiated;
+use ringway_vhost::backend::{Missing, Negotiated};
 use ringway_wire::DomId;
 use ringway_wire::virtio::Features;
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Quota};
@@ -214,6 +214,8 @@ pub(crate) struct Front {
     pub(crate) rings: FrontRings,
     /// The refusals of its last changes.
     pub(crate) refused: Option<String>,
+    /// Whether it is no front-end, but the device of a network namespace.
+    pub(crate) is_namespace: bool,
 }
 
 #[derive(Default)]
@@ -274,6 +276,10 @@ impl Session<Silent> for Front {
         None
     }
 
+    fn is_serving(&self) -> bool {
+        self.is_namespace || self.said.as_ref().is_some_and(|it| it.missing() == Missing::Nothing)
+    }
+
     fn said(&self) -> Option<&Backend> {
         self.said.as_ref()
     }
@@ -287,7 +293,13 @@ impl Session<Silent> for Front {
     }
 
     fn place(&self) -> SessionPlace {
-        SessionPlace { socket: "/run/vm1".to_owned(), mode: "client" }
+        match self.is_namespace {
+            true => {
+                let (path, device) = ("/run/netns/web".to_owned(), "eth0".to_owned());
+                SessionPlace::Namespace { path, device }
+            }
+            false => SessionPlace::Socket { path: "/run/vm1".to_owned(), mode: "client" },
+        }
     }
 
     fn may_lose_memory(&self) -> bool {

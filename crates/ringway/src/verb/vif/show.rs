@@ -4,8 +4,8 @@
 use anyhow::{Context as _, Result};
 use clap::Args;
 use ringway_control::{
-    HashStatus, LimitsStatus, OvsStatus, QueueStatus, RateStatus, RefusalsStatus, VifStatus,
-    VirtioStatus, WaitStatus,
+    HashStatus, LimitsStatus, NamespaceStatus, OvsStatus, QueueStatus, RateStatus, RefusalsStatus,
+    VifStatus, VirtioStatus, WaitStatus,
 };
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::table;
@@ -63,6 +63,9 @@ pub(super) fn run(args: &Show) -> Result<()> {
         text += &format!("{key:17} {}\n", table::shown(value));
     }
     for (key, value) in vif.virtio.iter().flat_map(virtio) {
+        text += &format!("{key:17} {}\n", table::shown(&value));
+    }
+    for (key, value) in vif.namespace.iter().flat_map(namespace) {
         text += &format!("{key:17} {}\n", table::shown(&value));
     }
     for (key, value) in vif.ovs.iter().flat_map(ovs) {
@@ -144,6 +147,11 @@ fn virtio(virtio: &VirtioStatus) -> [(&'static str, String); 10] {
         ("  not taken", joined(&virtio.protocol_not_taken)),
         ("  not offered", joined(&virtio.protocol_not_offered)),
     ]
+}
+
+/// The network device of a namespace, for people.
+fn namespace(namespace: &NamespaceStatus) -> [(&'static str, String); 2] {
+    [("namespace", namespace.path.clone()), ("device", namespace.device.clone())]
 }
 
 /// The port of a vif on a bridge of Open vSwitch, for people.
