@@ -170,17 +170,33 @@ impl Confinement<'_> {
     }
 }
 
-/// Gives up, for this process and the programs that it starts, all privileges except that of
-/// opening others' files and sockets. For a process that has to start programs of others, whose
-/// calls and files no list has.
+/// A process that serves no guest, and whose calls and files are on no list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unlisted {
+    /// It starts programs of others, which open others' files and sockets.
+    Plugger,
+    /// It makes network devices in network namespaces, whose files may be in directories of others.
+    Attacher,
+}
+
+/// Gives up all privileges that such a process does not need, for it and the programs that it
+/// starts.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn give_up_privileges() -> Result<(), ConfineError> {
-    let keep = CapabilitySet::DAC_OVERRIDE;
+pub fn give_up_privileges(of: Unlisted) -> Result<(), ConfineError> {
     set_no_new_privs(true).map_err(at("PR_SET_NO_NEW_PRIVS"))?;
+    let files = CapabilitySet::DAC_OVERRIDE;
+    let keep = match of {
+        Unlisted::Plugger => files,
+        Unlisted::Attacher => files | CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN,
+    };
     capabilities::bound(keep).map_err(at("capabilities"))?;
-    capabilities::reduce_with_programs(keep).map_err(at("capabilities"))
+    let reduced = match of {
+        Unlisted::Plugger => capabilities::reduce_with_programs(keep),
+        Unlisted::Attacher => capabilities::reduce(keep),
+    };
+    reduced.map_err(at("capabilities"))
 }
 
 /// Adds the failed step to an error.

@@ -1,10 +1,12 @@
 //! The directory through which the processes of one emulated host find each other.
 
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+/// The prefix of directories of devices in network namespaces.
+const NAMESPACE: &str = "namespace-";
 /// The prefix of files of virtio vifs.
 const VHOST: &str = "vhost-";
 /// The suffix of files with negotiated features.
@@ -86,9 +88,28 @@ impl RunDir {
         RunDir(self.0.join("switch"))
     }
 
+    /// The directory of what is known of the device in a network namespace, by the name of its vif.
+    pub fn namespace(&self, name: &str) -> RunDir {
+        RunDir(self.0.join(format!("{NAMESPACE}{name}")))
+    }
+
+    /// The path of the namespace with the device whose directory this is.
+    pub fn netns(&self) -> PathBuf {
+        self.0.join("netns")
+    }
+
+    /// The directories of all devices in network namespaces.
+    pub fn namespaces(&self) -> Vec<RunDir> {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let named = entries.map(|entry| (entry.file_name(), entry.path()));
+        let are_theirs = named.filter(|(name, _)| name.to_string_lossy().starts_with(NAMESPACE));
+        are_theirs.map(|(_, path)| RunDir(path)).collect()
+    }
+
     /// Whether a directory of this name in the run directory is that of a process.
     pub fn is_of_process(name: &str) -> bool {
-        ["backend", "opener", "switch"].contains(&name) || name.starts_with("tenant-")
+        let is_one_of_many = ["tenant-", NAMESPACE].iter().any(|of| name.starts_with(of));
+        ["backend", "opener", "switch"].contains(&name) || is_one_of_many
     }
 
     /// Creates the directory for its user only, unless it exists.

@@ -5,6 +5,7 @@
 //! stream of bytes. The requests and the state in the replies are those of `ringway-calls`. What a
 //! process reports by itself goes to its supervisor or service manager ([`Reports`]).
 
+mod attacher;
 mod dir;
 pub mod files;
 mod link;
@@ -24,6 +25,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use attacher::{AttacherEvent, AttacherOrder, DeviceWanted};
 pub use dir::RunDir;
 pub use link::{FDS_MAX, Link, Received};
 pub use opener::{AreaWanted, OpenerEvent, OpenerOrder, OpenerRequest};

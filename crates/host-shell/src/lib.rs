@@ -4,8 +4,10 @@
 //! next process, and [`VhostSession`] has the socket, the memory and the rings of a virtio guest.
 //! These are parts of a [`World`](ringway_host::World), of which `ringway-backend` has the engines
 //! and the loop, and a simulation has others around the same sessions. [`DeviceKeeper`] and
-//! [`Tenancy`] are the ends of what a supervisor passes to the process of a tenant.
+//! [`Tenancy`] are the ends of what a supervisor passes to the process of a tenant. An [`Attacher`]
+//! makes devices in network namespaces.
 
+mod attacher;
 mod capture;
 mod device_keeper;
 mod kernel;
@@ -13,6 +15,7 @@ mod notes;
 mod session;
 mod tenancy;
 
+pub use attacher::{Attacher, delete_in_namespaces};
 pub use capture::{PcapngFile, stream_pcapng};
 pub use device_keeper::DeviceKeeper;
 pub use kernel::{HostKernel, HostTap};

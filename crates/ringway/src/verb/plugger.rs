@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use ringway_confine::Unlisted;
 use ringway_control::{Link, PluggerEvent, PluggerOrder, PluggerRequest, Received, RunDir};
 use ringway_ovs::{Ids, OpenVswitch, PortWanted, Table};
 use ringway_sys::poll::{PollFlags, readable, wait};
@@ -67,7 +68,7 @@ fn arguments(dir: &Path) -> [&OsStr; 3] {
 pub(crate) fn run(args: &Plugger) -> Result<()> {
     // Signals are ignored: the backend gets them, too, and may need the plugger until it ends.
     let _signals = Stop::on_signals()?;
-    ringway_confine::give_up_privileges()?;
+    ringway_confine::give_up_privileges(Unlisted::Plugger)?;
     let link = rustix::stdio::stdin().try_clone_to_owned().context("standard input")?;
     let lock = RunDir::new(&args.dir).plugging();
     // This process has it until it ends, and so have its programs.
