@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
+use ringway_control::{AreaWanted, DeviceWanted, Link, OpenerEvent, OpenerOrder, Received};
 use ringway_vhost::RING_SIZE_MAX;
 use ringway_vhost::backend::{AreaRequest, PAIRS_MAX};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::connection::Connection;
 use crate::endpoint::{ConnectionSource, Endpoint, Mode};
+use crate::namespaces::Namespaces;
 use crate::socket_file::SocketGroup;
 
 /// The first pause after a socket could not be created: the time that an earlier process with that
@@ -39,7 +40,8 @@ pub struct Opener {
     link: Link,
     group: Arc<Group>,
     places: BTreeMap<String, Opened>,
-    unsent: VecDeque<(OpenerEvent, Option<OwnedFd>)>,
+    namespaces: Namespaces,
+    unsent: VecDeque<(OpenerEvent, Vec<OwnedFd>)>,
     resend: Option<Instant>,
 }
 
@@ -53,6 +55,19 @@ pub struct VifSocket {
     /// Which end creates the socket.
     pub mode: Mode,
     /// Its `[[vhost]]` section, for the backend.
+    pub vhost: Value,
+    /// Whether it was added while the host ran.
+    pub at_run_time: bool,
+}
+
+/// The vif of a network namespace, and its device.
+#[derive(Debug)]
+pub struct VifNamespace {
+    /// The name of the vif.
+    pub name: String,
+    /// The device.
+    pub device: DeviceWanted,
+    /// Its `[[namespace]]` section, for the backend.
     pub vhost: Value,
     /// Whether it was added while the host ran.
     pub at_run_time: bool,
@@ -115,13 +130,29 @@ impl Opener {
     /// An opener without sockets.
     pub fn new(link: Link) -> Opener {
         let (places, unsent) = (BTreeMap::new(), VecDeque::new());
-        Opener { link, group: Arc::default(), places, unsent, resend: None }
+        let namespaces = Namespaces::default();
+        Opener { link, group: Arc::default(), places, namespaces, unsent, resend: None }
     }
 
     /// Lets a group connect to the sockets that it creates. If the group is unknown, no vif can
     /// have such a socket, and each has the reason.
     pub fn with_group(self, group: Result<SocketGroup, String>) -> Opener {
         Opener { group: Arc::new(Some(group)), ..self }
+    }
+
+    /// Has the process at the other end of a link make devices in network namespaces, if there is
+    /// one.
+    pub fn with_attacher(self, link: Option<Link>) -> Opener {
+        Opener { namespaces: Namespaces::made_by(link), ..self }
+    }
+
+    /// Adds the vif of a network namespace. Its device may come later, and again and again.
+    pub fn attach(&mut self, wanted: VifNamespace, now: Instant) {
+        let VifNamespace { name, device, vhost, at_run_time } = wanted;
+        let waits = self.namespaces.add(&name, device);
+        self.send(OpenerEvent::Added { name, vhost, at_run_time });
+        waits.into_iter().for_each(|waits| self.send(waits));
+        self.resend = Some(now);
     }
 
     /// Adds a vif that has existed before. If its socket cannot be created, that is tried again.
@@ -187,12 +218,19 @@ impl Opener {
 
     /// Removes a vif, and its socket if we created it. A later turn returns the outcome.
     pub fn remove(&mut self, name: &str) {
-        self.remove_unserved(name);
+        self.forget(name);
         self.send(OpenerEvent::Removed { name: name.to_owned() });
     }
 
     /// Removes a vif that the backend does not have.
-    pub fn remove_unserved(&mut self, name: &str) {
+    pub fn remove_unserved(&mut self, name: &str, now: Instant) {
+        self.forget(name);
+        // This may follow a turn, and its network device is removed by an order.
+        self.resend = Some(now);
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.namespaces.remove(name);
         let Some(mut opened) = self.places.remove(name) else { return };
         opened.close();
         // The socket may not exist any more.
@@ -208,8 +246,10 @@ impl Opener {
     }
 
     /// Whether there is a vif with this name, or at this path.
-    pub fn has(&self, name: &str, path: &Path) -> bool {
-        self.places.iter().any(|(known, opened)| known == name || opened.path == path)
+    pub fn has(&self, name: &str, path: Option<&Path>) -> bool {
+        let is_there = |opened: &Opened| path.is_some_and(|path| opened.path == path);
+        self.namespaces.has(name)
+            || self.places.iter().any(|(known, opened)| known == name || is_there(opened))
     }
 
     /// Does the pending work.
@@ -245,13 +285,12 @@ impl Opener {
                 }
             }
         }
-        let mut news = Vec::new();
         for (name, opened) in &mut self.places {
-            news.extend(opened.turn(name, now));
+            let news = opened.turn(name, now);
+            let news = news.map(|(news, connection)| (news, Vec::from_iter(connection)));
+            self.unsent.extend(news);
         }
-        for (news, connection) in news {
-            self.unsent.push_back((news, connection));
-        }
+        self.unsent.extend(self.namespaces.news()?);
         match self.flush(now) {
             // The backend has ended; its last messages were read above.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Turn::End),
@@ -260,6 +299,7 @@ impl Opener {
     }
 
     fn disconnected(&mut self, name: &str, has_worked: bool, now: Instant) {
+        self.namespaces.lost(name);
         let Some(opened) = self.places.get_mut(name) else { return };
         opened.is_connected = false;
         opened.close();
@@ -273,13 +313,13 @@ impl Opener {
     }
 
     fn send(&mut self, news: OpenerEvent) {
-        self.unsent.push_back((news, None));
+        self.unsent.push_back((news, Vec::new()));
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
-        self.resend = None;
-        while let Some((news, connection)) = self.unsent.front() {
-            let files: Vec<BorrowedFd<'_>> = connection.iter().map(AsFd::as_fd).collect();
+        self.resend = self.namespaces.flush()?.then_some(now + RESEND);
+        while let Some((news, files)) = self.unsent.front() {
+            let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
             match self.link.send(news, &files) {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -303,7 +343,7 @@ impl Opener {
         let waits = |opened: &&Opened| !opened.is_connected && opened.next_close_check.is_none();
         let places = self.places.values().filter(waits);
         let places = places.filter_map(|opened| opened.endpoint.as_ref()?.waker());
-        [self.link.as_fd()].into_iter().chain(places).collect()
+        [self.link.as_fd()].into_iter().chain(self.namespaces.waker()).chain(places).collect()
     }
 }
 

@@ -164,7 +164,7 @@ impl Opening {
             sockets.add(wanted(vhost, false)?, now);
         }
         for vhost in before {
-            if sockets.has(&vhost.name.0, Path::new(&vhost.socket.0)) {
+            if sockets.has(&vhost.name.0, Some(Path::new(&vhost.socket.0))) {
                 tracing::warn!("{}: the description has the same vif", vhost.name);
                 continue;
             }
@@ -216,7 +216,7 @@ impl Opening {
         if self.waiting.contains_key(name) {
             return Err(format!("{name} is being added or removed; try again"));
         }
-        if self.sockets.has(name, Path::new(&vhost.socket.0)) {
+        if self.sockets.has(name, Some(Path::new(&vhost.socket.0))) {
             return Err(format!(
                 "a vif {name}, or one with the socket {}, exists already",
                 vhost.socket
@@ -267,7 +267,7 @@ impl Opening {
                 (call, self.keep())
             }
             (Some(Waiting::Added(_, call)), Err(reason)) => {
-                self.sockets.remove_unserved(&name);
+                self.sockets.remove_unserved(&name, Instant::now());
                 (call, Err(reason))
             }
             (Some(Waiting::Removed(call)), outcome) => {
@@ -344,10 +344,10 @@ impl Opening {
                 return Ok(());
             }
         };
-        removed.iter().for_each(|name| self.sockets.remove_unserved(name));
+        removed.iter().for_each(|name| self.sockets.remove_unserved(name, Instant::now()));
         for vhost in host.vhosts.iter().filter(|vhost| added.contains(&vhost.name.0)) {
             // It may be described since the start, and was not served then.
-            self.sockets.remove_unserved(&vhost.name.0);
+            self.sockets.remove_unserved(&vhost.name.0, Instant::now());
             self.sockets.add(wanted(vhost, false)?, Instant::now());
         }
         let next = self.host.taking_over(&host);

@@ -1,14 +1,18 @@
 //! Sockets that one process opens for another.
 
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringway_control::{AreaWanted, Link, OpenerEvent, OpenerOrder, Received};
+use ringway_control::{
+    AreaWanted, AttacherEvent, AttacherOrder, DeviceWanted, Link, OpenerEvent, OpenerOrder,
+    Received,
+};
 use ringway_vhost_shell::{
-    Connection, Mode, Opener, Outcome, Received as Connected, Reloaded, Turn, VifSocket,
+    Connection, Mode, Opener, Outcome, Received as Connected, Reloaded, Turn, VifNamespace,
+    VifSocket,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -281,4 +285,73 @@ fn a_backend_that_was_asked_to_end_leaves_no_socket_and_a_killed_one_leaves_all(
         drop(theirs);
         std::fs::remove_file(dir.path().join("theirs")).expect("its owner removes it");
     }
+}
+
+/// The vif `web` of a namespace.
+fn namespace() -> VifNamespace {
+    let device = DeviceWanted {
+        netns: "/run/netns/web".into(),
+        name: "eth0".to_owned(),
+        mac: None,
+        mtu: 1500,
+        addresses: Vec::new(),
+        queues: 1,
+    };
+    VifNamespace { name: "web".to_owned(), device, vhost: Value::Null, at_run_time: false }
+}
+
+#[test]
+fn the_device_of_a_namespace_is_passed_on_again_and_again_and_goes_with_its_vif() {
+    let (opener, backend) = pair();
+    let (attacher, theirs) = Link::pair().expect("descriptors");
+    let mut opener = opener.with_attacher(Some(Link::new(theirs)));
+    let now = Instant::now();
+    let order = || match attacher.receive().expect("a message") {
+        Received::Message(order, _) => Some(order),
+        Received::Nothing | Received::End => None,
+    };
+    let name = || "web".to_owned();
+    let report = |event: AttacherEvent| {
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        attacher.send(&event, &[file.as_fd()]).expect("there is room");
+    };
+    opener.attach(namespace(), now);
+    assert!(opener.has("web", None));
+    opener.turn(now).expect("a link");
+    assert_eq!(news(&backend).0, ["web added"]);
+    let device = namespace().device;
+    assert_eq!(order(), Some(AttacherOrder::Attach { name: name(), device }));
+    report(AttacherEvent::Waiting { name: name(), reason: "it is missing".to_owned() });
+    report(AttacherEvent::Made { name: name() });
+    opener.turn(now).expect("a link");
+    let (heard, device) = news(&backend);
+    assert_eq!((heard, device.is_some()), (vec!["web waits".into(), "web connected".into()], true));
+    let lost = OpenerOrder::Disconnected { name: name(), has_worked: true };
+    backend.send(&lost, &[]).expect("there is room");
+    opener.turn(now).expect("a link");
+    assert_eq!(order(), Some(AttacherOrder::Again { name: name() }));
+    opener.remove("web");
+    // What was in flight is of no vif any more.
+    report(AttacherEvent::Made { name: name() });
+    opener.turn(now).expect("a link");
+    assert_eq!(order(), Some(AttacherOrder::Detach { name: name() }));
+    assert_eq!(news(&backend).0, ["web removed"]);
+    opener.attach(namespace(), now);
+    opener.turn(now).expect("a link");
+    assert!(matches!(order(), Some(AttacherOrder::Attach { .. })));
+    opener.remove_unserved("web", now);
+    assert_eq!(opener.due(), Some(now), "for the order");
+    opener.turn(now).expect("a link");
+    assert_eq!(order(), Some(AttacherOrder::Detach { name: name() }));
+    drop(attacher);
+    opener.turn(now).expect_err("all are started again");
+}
+
+#[test]
+fn a_host_that_began_without_a_namespace_has_to_be_restarted_for_one() {
+    let (mut opener, backend) = pair();
+    let now = Instant::now();
+    opener.attach(namespace(), now);
+    opener.turn(now).expect("a link");
+    assert_eq!(news(&backend).0, ["web added", "web waits"]);
 }
