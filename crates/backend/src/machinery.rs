@@ -4,7 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use ringway_host::{Devices, Hosting, MemoryOf, Parts, Retried, Shared, World};
-use ringway_host_shell::{HostKernel, NoteFiles, VhostSession};
+use ringway_host_shell::{HostKernel, NoteFiles, VifSession};
 use ringway_hypervisor::Hypervisor;
 use ringway_netback::{ControlRole, Interrupted, QueueParts, VifQueue};
 use ringway_tap::VifOrTap;
@@ -48,7 +48,7 @@ impl<H: Hypervisor> World for Machinery<H> {
     type Hypervisor = H;
     type Kernel = HostKernel;
     type Notes = Retried<NoteFiles>;
-    type Session = VhostSession<AnyQueue<H>, PassedOn>;
+    type Session = VifSession<AnyQueue<H>, PassedOn>;
 
     fn vif_queue(
         parts: QueueParts<H::Memory, H::Event>,

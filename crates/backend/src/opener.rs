@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{Link, OpenerEvent, OpenerOrder, Received};
 use ringway_host::{AddedVirtio, Event, Phase};
-use ringway_host_shell::{SessionEvent, VhostSession};
+use ringway_host_shell::{SessionEvent, VifSession};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::wait_readable;
 use ringway_tap::VifOrTap;
@@ -100,7 +100,7 @@ impl<H: Hypervisor> Backend<H> {
                 let phase = if at_run_time { phase } else { Phase::Start };
                 let added = self.add_vhost(vhost, at_run_time, opener, phase);
                 if let Err(reason) = &added {
-                    let origin = if at_run_time { "vif add" } else { "[[vhost]]" };
+                    let origin = if at_run_time { "vif add" } else { "the description" };
                     tracing::warn!(vif = name, "the vif of {origin} cannot be served: {reason}");
                 }
                 opener.send(&OpenerOrder::Done { name, error: added.err() }, &[])?;
@@ -113,8 +113,9 @@ impl<H: Hypervisor> Backend<H> {
                 opener.send(&OpenerOrder::Done { name, error: None }, &[])?;
             }
             OpenerEvent::Connected { name } => {
-                if let Some(file) = files.into_iter().next() {
-                    self.on(Event::Session(name, SessionEvent::Connected(file)))?;
+                let vif = self.host.virtio().find(|vif| vif.state.name == name);
+                if let Some(event) = vif.and_then(|vif| vif.session.opened(files)) {
+                    self.on(Event::Session(name, event))?;
                 }
             }
             OpenerEvent::AreaSent { name, error } => {
@@ -141,7 +142,7 @@ impl<H: Hypervisor> Backend<H> {
         let config = (self.process.config.read_vhost)(vhost)?;
         let place = PassedOn::new(&config.wanted.name, Arc::clone(opener));
         let queue = |pair, _: &_| VifOrTap::Vif(VifOrTrunk::Virtio(Box::new(pair)));
-        let session = || VhostSession::new(&config, place, queue);
+        let session = || VifSession::new(&config, place, queue);
         let added = AddedVirtio { wanted: config.wanted.clone(), at_run_time, phase };
         let Backend { host, store, process, .. } = self;
         host.add_virtio(added, session, Instant::now(), &mut process.machinery.parts(store))

@@ -5,6 +5,7 @@ mod claims;
 mod document;
 mod explain;
 mod links;
+mod namespaces;
 mod obsolete;
 mod switch;
 mod vhosts;
@@ -29,7 +30,7 @@ pub use obsolete::COMPLETION_OBSOLETE;
 use crate::isolation::Owner;
 use crate::quantity::Quantity;
 use crate::section::{BridgeSection, FileSection, GuestSection, ONLY_OF_VHOST};
-use crate::value::{Within, optional_text};
+use crate::value::{VhostName, Within, optional_text};
 use crate::{Bridge, Guest, GuestVif, Host, HostNetwork, Vhost, Workers};
 
 /// Guests of one host: a fraction of what the broker can have.
@@ -126,7 +127,7 @@ pub fn parse(file: &str, content: &str, usage: Usage) -> Result<Host, Descriptio
     }
     let guests = sections.guest.iter().filter_map(|guest| guest.get_ref().name.as_ref());
     let guests: Vec<usize> = guests.map(start).collect();
-    let vhosts = sections.vhost.iter().filter_map(|vhost| vhost.get_ref().name.as_ref());
+    let vhosts = sections.vhosts().filter_map(|(_, vhost)| vhost.name.as_ref());
     let vhosts: Vec<usize> = vhosts.map(start).collect();
     let mut host = source.check(sections);
     usage.override_in(&mut host);
@@ -151,7 +152,7 @@ impl Usage {
     }
 }
 
-/// Parses the `[[vhost]]` of a vif that is added to a running host.
+/// Parses the `[[vhost]]` or `[[namespace]]` of a vif that is added to a running host.
 ///
 /// # Errors
 /// Everything that is wrong, and where.
@@ -280,32 +281,33 @@ impl<'a> Source<'a> {
                 self.fault_at(name, &message);
             }
         }
-        let vhosts = || sections.vhost.iter().map(Spanned::get_ref);
-        let names = || vhosts().filter_map(|vhost| vhost.name.as_ref());
-        if let Some(name) = names().find(|name| uplink.as_deref() == Some(&name.get_ref().0)) {
+        let names = || sections.vhosts().filter_map(|(of, vif)| Some((of, vif.name.as_ref()?)));
+        let is_uplink = |name: &VhostName| uplink.as_deref() == Some(&name.0);
+        if let Some((of, name)) = names().find(|(_, name)| is_uplink(name.get_ref())) {
             let message = format!(
-                "vhost.name: `{}` is the name of the uplink: choose another",
+                "{of}.name: `{}` is the name of the uplink: choose another",
                 name.get_ref()
             );
             self.fault_at(name, &message);
         }
-        if self.missing.has_any(&["name", "vhost", "uplink"]) {
+        if self.missing.has_any(&["name", "vhost", "namespace", "uplink"]) {
             return;
         }
         let is_port = |port: &str| {
             [Mirrored::ALL, TRUNK].contains(&port)
                 || is_xen_vif(port)
                 || uplink.as_deref() == Some(port)
-                || names().any(|name| name.get_ref().0 == port)
+                || names().any(|(_, name)| name.get_ref().0 == port)
         };
         let of_guests = sections.guest.iter().flat_map(|guest| &guest.get_ref().vif);
         let of_guests = of_guests.flat_map(|vif| &vif.get_ref().mirror).map(|it| ("guest.vif", it));
-        let of_vhosts = vhosts().flat_map(|vif| &vif.mirror).map(|it| ("vhost", it));
+        let of_vhosts = sections.vhosts();
+        let of_vhosts = of_vhosts.flat_map(|(of, vif)| vif.mirror.iter().map(move |it| (of, it)));
         for (section, it) in of_guests.chain(of_vhosts) {
             if !is_port(&it.get_ref().0.port) {
                 let message = format!(
                     "{section}.mirror: there is no port `{}`: expected `all`, a vif such as \
-                     vif1.0, a [[vhost]], or the uplink",
+                     vif1.0, a [[vhost]] or [[namespace]], or the uplink",
                     it.get_ref().0.port
                 );
                 self.fault_at(it, &message);
@@ -316,13 +318,15 @@ impl<'a> Source<'a> {
     /// Checks the rest. What is wrong is left out of the result.
     fn check(&self, sections: FileSection) -> Host {
         let obsolete = self.obsolete(&sections);
-        let FileSection { host, uplink, switch, bridge, guest, vhost } = sections;
+        let FileSection { host, uplink, switch, bridge, guest, vhost, namespace } = sections;
         let bridges = self.bridges(&bridge);
         let mut claims = Claims::new();
         // Others than these may exist where the host is.
         let known = (host.network == HostNetwork::Private).then_some(&bridges[..]);
         let guests = self.guests(&guest, known, &mut claims);
-        let vhosts = self.vhosts(&vhost, &mut claims);
+        let mut vhosts = self.vhosts(&vhost, &mut claims);
+        let namespaces = self.namespaces(&namespace, &vhosts, &mut claims);
+        vhosts.extend(namespaces);
         let vifs: usize = guests.iter().map(|guest| guest.vifs.len()).sum();
         // A vif on a bridge takes two ports, its own and that of its TAP device, and one of virtio
         // another one for disabled queues; the uplink takes one.
@@ -416,6 +420,7 @@ impl<'a> Source<'a> {
                         format!("guest.vif.{}: only in [[vhost]]", ONLY_OF_VHOST.join(", "));
                     self.fault(Some(at.start), &message);
                 }
+                self.refuse_of_namespaces(section, "guest.vif");
                 let vif = GuestVif {
                     iface_id: section.iface_id.as_ref().map(|it| it.get_ref().clone()),
                     bind: section.bind.as_ref().map(|it| *it.get_ref()).unwrap_or_default(),

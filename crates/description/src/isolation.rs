@@ -1,7 +1,7 @@
 //! Whether each tenant of a description can have a process of its own.
 
 use crate::value::TenantName;
-use crate::{GuestVif, Host, Vhost};
+use crate::{GuestVif, Host, Place, Vhost};
 
 /// Whose vif it is, by its place in the description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +39,10 @@ impl Host {
             });
         let vhosts = self.vhosts.iter().enumerate().map(|(at, vhost)| Member {
             owner: Owner::Vhost(at),
-            name: format!("vhost {}", vhost.name),
+            name: match vhost.place {
+                Place::Socket { .. } => format!("vhost {}", vhost.name),
+                Place::Namespace(_) => format!("namespace {}", vhost.name),
+            },
             port: vhost.name.0.clone(),
             tenant: vhost.tenant(),
             vif: &vhost.vif,

@@ -1,4 +1,4 @@
-//! The description of one host: its guests, bridges, uplink and limits.
+//! The description of one host: its guests, network namespaces, bridges, uplink and limits.
 //!
 //! [`parse`] reads it from TOML, with every default filled in, and refuses an invalid one with each
 //! line at fault. The supervisor hands the result to its processes as JSON. Nothing here starts or
@@ -9,6 +9,7 @@ mod file;
 mod isolation;
 mod limits;
 mod ovs;
+mod place;
 mod quantity;
 mod read;
 mod section;
@@ -32,13 +33,15 @@ use limits::{per_second, storm};
 pub use changes::differences;
 pub use file::{COMPLETION_OBSOLETE, DescriptionError, Usage, parse, parse_vhost};
 pub use ovs::{BridgeName, IfaceId, VmUuid};
+pub use place::{NamespaceDevice, NetnsName, Place};
 pub use read::{FILE_LEN_MAX, read, read_again};
 pub use value::{
     Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
     MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName,
 };
 
-/// Vifs of virtio on one host: as many front-ends as can share their memory with a process.
+/// Vifs of virtio and of network namespaces on one host: as many front-ends as can share their
+/// memory with a process.
 pub const VHOSTS_MAX: u16 = 128;
 /// Queues that a guest may have, whatever the description says: each takes two pages of rings, two
 /// event channels and 512 pages of buffers.
@@ -112,7 +115,7 @@ pub struct Host {
     pub bridges: Vec<Bridge>,
     /// The guests.
     pub guests: Vec<Guest>,
-    /// Virtio vifs: of virtual machines behind vhost-user sockets.
+    /// Vifs of virtual machines behind vhost-user sockets, and of network namespaces.
     #[serde(default)]
     pub vhosts: Vec<Vhost>,
     /// Why this is not the description in the file, but the last accepted one.
@@ -278,15 +281,15 @@ pub struct Guest {
     pub vifs: Vec<GuestVif>,
 }
 
-/// A virtio vif.
+/// A vif that no toolstack makes: of a virtual machine behind a vhost-user socket, or of a network
+/// namespace, which has the same keys but those of virtio.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Vhost {
     /// Its name.
     pub name: VhostName,
-    /// Its socket.
-    pub socket: SocketPath,
-    /// Which end creates the socket.
-    pub mode: SocketMode,
+    /// Where its other end is.
+    #[serde(flatten)]
+    pub place: Place,
     /// Queues that its guest may have.
     pub queues: u16,
     /// The guest's address, if it is known.

@@ -17,7 +17,9 @@ use crate::value::{
     Cidr, FeatureText, FlowKeyText, GroupText, GuestName, InterfaceName, Mac, MemorySize,
     MirroredText, Network, SocketMode, SocketPath, TenantName, VhostName, Within, text,
 };
-use crate::{BridgeName, HostNetwork, IfaceId, Locking, OnExit, QUEUES_MAX, Routing, VmUuid};
+use crate::{
+    BridgeName, HostNetwork, IfaceId, Locking, NetnsName, OnExit, QUEUES_MAX, Routing, VmUuid,
+};
 
 /// Buffers of a tx ring: a page for each of its slots.
 const RING_PAGES: u64 = 256;
@@ -41,6 +43,17 @@ pub(crate) struct FileSection {
     pub(crate) guest: Vec<Spanned<GuestSection>>,
     #[serde(default)]
     pub(crate) vhost: Vec<Spanned<Limited<VifSection>>>,
+    #[serde(default)]
+    pub(crate) namespace: Vec<Spanned<Limited<VifSection>>>,
+}
+
+impl FileSection {
+    /// The vifs that no toolstack makes, each with the name of its section.
+    pub(crate) fn vhosts(&self) -> impl Iterator<Item = (&'static str, &VifSection)> {
+        let vhosts = self.vhost.iter().map(|section| ("vhost", section));
+        let namespaces = self.namespace.iter().map(|section| ("namespace", section));
+        vhosts.chain(namespaces).map(|(of, section)| (of, &**section.get_ref()))
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -120,14 +133,36 @@ pub(crate) struct GuestSection {
     pub(crate) vif: Vec<Spanned<Limited<VifSection>>>,
 }
 
-/// Keys of [`VifSection`] that only `[[vhost]]` has.
+/// Keys of [`VifSection`] that `[[guest.vif]]` does not have, apart from the next.
 pub(crate) const ONLY_OF_VHOST: [&str; 6] =
     ["name", "socket", "mode", "features", "max-memory", "vm-uuid"];
-/// Keys of [`VifSection`] that only `[[guest.vif]]` has.
+/// Those that only `[[namespace]]` has.
+pub(crate) const ONLY_OF_NAMESPACE: [&str; 2] = ["netns", "device"];
+/// Those that `[[vhost]]` does not have, apart from these.
 pub(crate) const ONLY_OF_GUEST: [&str; 7] =
     ["addresses", "gateway", "max-queues", "completion", "max-unanswered", "staging", "gro"];
 
-/// A vif of a guest, or of a virtual machine behind a socket: they share most keys.
+/// Those that `[[namespace]]` does not have.
+pub(crate) const NOT_OF_NAMESPACE: [&str; 15] = [
+    "socket",
+    "mode",
+    "features",
+    "max-memory",
+    "iface-id",
+    "vm-uuid",
+    "bind",
+    "bridge",
+    "gateway",
+    "max-queues",
+    "completion",
+    "max-unanswered",
+    "staging",
+    "gro",
+    "announce",
+];
+
+/// A vif of a guest, of a virtual machine behind a socket, or of a network namespace: they share
+/// most keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct VifSection {
@@ -136,6 +171,8 @@ pub(crate) struct VifSection {
     pub(crate) mode: Option<Spanned<SocketMode>>,
     pub(crate) features: Option<Spanned<Vec<FeatureText>>>,
     pub(crate) max_memory: Option<Spanned<MemorySize>>,
+    pub(crate) netns: Option<Spanned<NetnsName>>,
+    pub(crate) device: Option<Spanned<InterfaceName>>,
     pub(crate) mac: Option<Spanned<Mac>>,
     pub(crate) tenant: Option<Spanned<TenantName>>,
     #[serde(default)]
@@ -167,7 +204,7 @@ pub(crate) struct VifSection {
     pub(crate) router: bool,
     #[serde(default)]
     pub(crate) dhcp_server: bool,
-    pub(crate) announce: Option<bool>,
+    pub(crate) announce: Option<Spanned<bool>>,
     pub(crate) vlan: Option<Spanned<VlanNumber>>,
     #[serde(default)]
     pub(crate) trunk: Vec<Spanned<VlanNumber>>,

@@ -182,7 +182,7 @@ texts! {
                 format!("`{text}` means all ports, as in `mirror`: choose another name")
             }
             _ => format!(
-                "`{text}` is not a virtio vif name: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
+                "`{text}` is not a name for a vif: expected 1 to {GUEST_NAME_LEN_MAX} letters, \
                  digits, `-`, `_` and `.`, the first a letter or digit, and no `vif` at the \
                  start, which is for Xen's"
             ),

@@ -30,17 +30,53 @@ use memory::MemoryLimit;
 /// session can have us map.
 const LOG_LEN_MAX: u64 = 512 << 20;
 
-/// A vif whose guest is behind a vhost-user socket.
+/// A vif that no toolstack makes.
 #[derive(Debug, Clone)]
 pub struct VhostVif {
     /// What is served.
     pub wanted: VirtioWanted,
-    /// The path of its socket.
-    pub socket: PathBuf,
-    /// Which end creates the socket.
-    pub mode: Mode,
+    /// Where its guest is.
+    pub place: VifPlace,
     /// Bytes of its guest's memory that the front-end may share, if not the default.
     pub max_memory: Option<u64>,
+}
+
+/// Where the guest of such a vif is.
+#[derive(Debug, Clone)]
+pub enum VifPlace {
+    /// Behind a vhost-user socket.
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Which end creates it.
+        mode: Mode,
+    },
+    /// In a network namespace.
+    Namespace {
+        /// The file of the namespace.
+        path: PathBuf,
+        /// The network device there.
+        device: String,
+    },
+}
+
+impl VifPlace {
+    /// For people.
+    pub(crate) fn shown(&self) -> SessionPlace {
+        match self {
+            VifPlace::Socket { path, mode } => {
+                let mode = match mode {
+                    Mode::Client => "client",
+                    Mode::Server => "server",
+                };
+                SessionPlace::Socket { path: path.display().to_string(), mode }
+            }
+            VifPlace::Namespace { path, device } => {
+                let path = path.display().to_string();
+                SessionPlace::Namespace { path, device: device.clone() }
+            }
+        }
+    }
 }
 
 /// Makes a queue of the engines from one over a pair of rings, with these counters.
@@ -53,8 +89,7 @@ pub struct VhostSession<Q, P> {
     parts: Parts<Q>,
     /// The name of the vif.
     name: String,
-    socket: PathBuf,
-    mode: Mode,
+    place: VifPlace,
 }
 
 /// What the opener reports of a session.
@@ -62,7 +97,9 @@ pub struct VhostSession<Q, P> {
 pub enum SessionEvent {
     /// A front-end has connected.
     Connected(OwnedFd),
-    /// There is no connection, for this reason.
+    /// The network device of a namespace was made: its queues.
+    Attached(Vec<OwnedFd>),
+    /// There is no connection, or no device, for this reason.
     Waits(String),
     /// The area that the front-end wanted was sent to it, or not, for this reason.
     AreaSent(Result<(), String>),
@@ -114,8 +151,7 @@ impl<Q, P: SessionSource> VhostSession<Q, P> {
             end: BackendEnd::new(source),
             parts,
             name: config.wanted.name.clone(),
-            socket: config.socket.clone(),
-            mode: config.mode,
+            place: config.place.clone(),
         })
     }
 
@@ -151,6 +187,8 @@ impl<Q, P: SessionSource> Session<Q> for VhostSession<Q, P> {
     fn on(&mut self, event: SessionEvent, host: &mut impl SessionHost<Q>, now: Instant) {
         match event {
             SessionEvent::Connected(connection) => self.end.source().connected(connection),
+            // It has no device.
+            SessionEvent::Attached(_) => {}
             SessionEvent::Waits(reason) => self.end.source().waits(reason),
             SessionEvent::AreaSent(outcome) => {
                 self.act(host, |end, serving| end.on_area_sent(serving, outcome, now));
@@ -188,11 +226,7 @@ impl<Q, P: SessionSource> Session<Q> for VhostSession<Q, P> {
     }
 
     fn place(&self) -> SessionPlace {
-        let mode = match self.mode {
-            Mode::Client => "client",
-            Mode::Server => "server",
-        };
-        SessionPlace::Socket { path: self.socket.display().to_string(), mode }
+        self.place.shown()
     }
 
     fn may_lose_memory(&self) -> bool {

@@ -187,7 +187,7 @@ impl<W: World> Caller<'_, '_, W> {
         let is_tenants = matches!((vif, &self.host.scope), (Named::Virtio(_), Scope::Only(_)));
         is_tenants.then(|| {
             format!(
-                "{name} is served by the process of its tenant: change {} in its [[vhost]], and \
+                "{name} is served by the process of its tenant: change {} in the description, and \
                  restart the host",
                 rule.name
             )

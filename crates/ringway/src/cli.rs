@@ -5,8 +5,8 @@ use ringway_terminal::completions;
 use ringway_terminal::options::Common;
 
 use crate::verb::{
-    backend, broker, capture, companion, demo, guest, opener, plugger, run, stop, top, vif,
-    xenstore,
+    attacher, backend, broker, capture, companion, demo, guest, opener, plugger, run, stop, top,
+    vif, xenstore,
 };
 
 /// Multi-queue paravirtual networking in user space
@@ -48,6 +48,8 @@ pub(crate) enum Verb {
     #[command(hide = true)]
     Backend(backend::Backend),
     #[command(hide = true)]
+    Attacher(attacher::Attacher),
+    #[command(hide = true)]
     Opener(opener::Opener),
     #[command(hide = true)]
     Plugger(plugger::Plugger),
@@ -59,6 +61,7 @@ impl Verb {
         match self {
             Verb::Broker(_) => "broker".to_owned(),
             Verb::Backend(backend) => backend.process_name(),
+            Verb::Attacher(_) => "attacher".to_owned(),
             Verb::Opener(_) => "opener".to_owned(),
             Verb::Plugger(_) => "plugger".to_owned(),
             Verb::Guest(guest) => guest.process_name(),

@@ -27,8 +27,8 @@ use ringway_terminal::{exit, logging};
 
 use crate::cli::{Cli, Verb};
 use crate::verb::{
-    backend, broker, capture, companion, demo, guest, opener, plugger, run, stop as stop_verb, top,
-    vif, xenstore,
+    attacher, backend, broker, capture, companion, demo, guest, opener, plugger, run,
+    stop as stop_verb, top, vif, xenstore,
 };
 
 fn main() -> ExitCode {
@@ -61,6 +61,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Broker(args) => broker::run(&args)?,
         Verb::Backend(args) => backend::run(&args)?,
+        Verb::Attacher(args) => attacher::run(&args)?,
         Verb::Opener(args) => opener::run(&args)?,
         Verb::Plugger(args) => plugger::run(&args)?,
     }

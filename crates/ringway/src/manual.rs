@@ -22,20 +22,21 @@ const DESCRIPTION: [&str; 3] = [
      toolstack, and has no [[guest]] and no [[bridge]]; /etc/ringway/host.toml is that of a host \
      of virtual machines behind vhost-user sockets.",
     "The file is TOML. A key that is not listed here is refused. Every key may be left out, except \
-     the name of a [[bridge]], a [[guest]] or a [[vhost]], and the socket of the latter.",
+     the name of a [[bridge]], a [[guest]], a [[vhost]] or a [[namespace]], and the socket of a \
+     [[vhost]].",
     "Each key below has its default, unless a comment says otherwise.",
 ];
 
 const RELOADED: &str = "SIGHUP to `ringway run`, or `systemctl reload`, has a running host read \
-    its description again. One with faults changes nothing. Otherwise every [[vhost]] that is gone \
-    ends, a new one is served, and one that is as before loses no frame. What `ringway vif set` \
-    has changed stays, unless the description has another value of the same key than before. Of \
-    [switch], locking-mode, addresses-per-vif and limits apply at once, of [host] max-queues to \
-    guests of Xen that connect from then on, and of an [uplink] with the same name vlan, trunk, \
-    multicast-router and limits. A new [[bridge]] is made. All else applies at the next start of \
-    the host, and a host with `isolate` reads nothing again. The log names what has changed, and \
-    what stays as it was.";
-const APPLIES: &str = "Of a [[vhost]] these apply at once: ";
+    its description again. One with faults changes nothing. Otherwise every [[vhost]] and \
+    [[namespace]] that is gone ends, a new one is served, and one that is as before loses no \
+    frame. What `ringway vif set` has changed stays, unless the description has another value of \
+    the same key than before. Of [switch], locking-mode, addresses-per-vif and limits apply at \
+    once, of [host] max-queues to guests of Xen that connect from then on, and of an [uplink] with \
+    the same name vlan, trunk, multicast-router and limits. A new [[bridge]] is made. All else \
+    applies at the next start of the host, as does the first [[namespace]] of a host, and a host \
+    with `isolate` reads nothing again. The log names what has changed, and what stays as it was.";
+const APPLIES: &str = "Of a [[vhost]] or [[namespace]] these apply at once: ";
 const STAYS: &str = "These stay as they were until it is removed and added again, or the host is \
     started again; with another bridge, all stay: ";
 

@@ -1,23 +1,26 @@
-//! Virtio vifs, of the description and added while the host runs, as the host's processes take
-//! them.
+//! Vifs that no toolstack makes, of the description and added while the host runs, as the host's
+//! processes take them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use ringway_control::files;
+use ringway_control::{DeviceWanted, files};
 use ringway_host::VirtioWanted;
-use ringway_host_shell::VhostVif;
+use ringway_host_shell::{VhostVif, VifPlace};
 use ringway_vhost_shell::Mode;
 use ringway_xenbus::VifLimits;
 
-use crate::description::{GuestVif, SocketMode, VHOSTS_MAX, Vhost};
+use crate::description::{GuestVif, NamespaceDevice, Place, SocketMode, VHOSTS_MAX, Vhost};
 use crate::host::nodes;
 
+/// The MTU of a device in a network namespace that has none of its own: Ethernet's.
+const MTU_DEFAULT: u16 = 1500;
+
 /// Which end creates the socket of a vif.
-pub(crate) fn mode(vhost: &Vhost) -> Mode {
-    match vhost.mode {
+pub(crate) fn mode(mode: SocketMode) -> Mode {
+    match mode {
         SocketMode::Client => Mode::Client,
         SocketMode::Server => Mode::Server,
     }
@@ -43,17 +46,54 @@ pub(crate) fn config(described: &Vhost) -> VhostVif {
             mac: described.mac.map(|mac| mac.0),
             rules: described.vif.rules(),
             limits: VifLimits { mtu, ..limits },
-            others: vec![
-                ("socket", described.socket.to_string()),
-                ("mode", format!("{:?}", described.mode)),
-                ("max-memory", format!("{:?}", described.max_memory)),
-                ("tenant", format!("{:?}", described.vif.tenant)),
-            ],
+            others: others(described),
         },
-        socket: PathBuf::from(&described.socket.0),
-        mode: mode(described),
+        place: match &described.place {
+            Place::Socket { socket, mode: made_by } => {
+                VifPlace::Socket { path: PathBuf::from(&socket.0), mode: mode(*made_by) }
+            }
+            Place::Namespace(NamespaceDevice { netns, device, .. }) => {
+                VifPlace::Namespace { path: netns.path(), device: device.0.clone() }
+            }
+        },
         max_memory: described.max_memory.map(|max| max.bytes),
     }
+}
+
+/// Keys of which the host only knows whether they are the same as before.
+fn others(described: &Vhost) -> Vec<(&'static str, String)> {
+    let mut others = vec![
+        ("max-memory", format!("{:?}", described.max_memory)),
+        ("tenant", format!("{:?}", described.vif.tenant)),
+    ];
+    match &described.place {
+        Place::Socket { socket, mode } => {
+            others.extend([("socket", socket.to_string()), ("mode", mode.to_string())]);
+        }
+        Place::Namespace(NamespaceDevice { netns, device, addresses }) => others.extend([
+            ("netns", netns.to_string()),
+            ("device", device.to_string()),
+            ("addresses", format!("{addresses:?}")),
+        ]),
+    }
+    others
+}
+
+/// The device of a vif in its network namespace.
+pub(crate) fn device(described: &Vhost, place: &NamespaceDevice) -> DeviceWanted {
+    DeviceWanted {
+        netns: place.netns.path(),
+        name: place.device.0.clone(),
+        mac: described.mac.map(|mac| mac.0.0),
+        mtu: described.vif.mtu.unwrap_or(MTU_DEFAULT),
+        addresses: place.addresses.iter().map(|it| (it.address, it.prefix_len)).collect(),
+        queues: described.queues,
+    }
+}
+
+/// Whether two vifs cannot be served at a time, because they have one name or one place.
+pub(crate) fn is_same(one: &Vhost, other: &Vhost) -> bool {
+    one.name == other.name || one.place.is_same(&other.place)
 }
 
 /// Those of a tenant that has a process of its own.
@@ -69,7 +109,7 @@ pub(crate) fn in_force(before: &[Vhost], described: Vec<Vhost>) -> Vec<Vhost> {
         None => vhost,
         Some(before) => {
             let vif = GuestVif { tenant: before.vif.tenant.clone(), ..vhost.vif };
-            Vhost { socket: before.socket.clone(), mode: before.mode, vif, ..vhost }
+            Vhost { place: before.place.clone(), vif, ..vhost }
         }
     };
     described.into_iter().map(in_force).collect()
@@ -93,11 +133,14 @@ pub(crate) fn refuse_described(
     let stay = before.iter().filter(|vhost| is_in(next, vhost)).chain(added.values());
     let stay: Vec<&Vhost> = stay.collect();
     next.iter().filter(|vhost| !is_in(before, vhost)).find_map(|vhost| {
-        let is_same = |it: &&&Vhost| it.name == vhost.name || it.socket == vhost.socket;
-        let other = stay.iter().find(is_same)?;
+        let other = stay.iter().find(|it| is_same(it, vhost))?;
+        let place = match vhost.place {
+            Place::Socket { .. } => "socket",
+            Place::Namespace(_) => "device",
+        };
         Some(format!(
-            "{} has the name or the socket of {}, which stays as it was: choose another, or remove \
-             that vif first",
+            "{} has the name or the {place} of {}, which stays as it was: choose another, or \
+             remove that vif first",
             vhost.name, other.name
         ))
     })
@@ -140,10 +183,14 @@ mod tests {
 
     #[test]
     fn of_each_key_it_is_known_whether_it_changes_while_the_vif_is_served() {
-        let error = parse_vhost("[[vhost]]\nunknown = 1\n").expect_err("it is unknown").to_string();
-        let (_, known) = error.split_once("expected one of ").expect("all keys");
-        let known: BTreeSet<&str> = known.split('`').skip(1).step_by(2).collect();
+        let known = |section: &str| {
+            let error = parse_vhost(&format!("[[{section}]]\nunknown = 1\n"));
+            let error = error.expect_err("it is unknown").to_string();
+            let (_, known) = error.split_once("expected one of ").expect("all keys");
+            known.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<String>>()
+        };
+        let known: BTreeSet<String> = known("vhost").union(&known("namespace")).cloned().collect();
         let of_vif = KEYS.iter().map(|key| key.name).chain(LIMITS.iter().map(Limit::name));
-        assert_eq!(known, of_vif.chain(["name"]).collect());
+        assert_eq!(known, of_vif.chain(["name"]).map(str::to_owned).collect());
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ringway_calls::BackendRequest;
 use ringway_datapath::{OffloadCaps, PortRules};
 use ringway_host::{CallReply, Event, Note, Notes as _, VirtioWanted, vif_name};
-use ringway_host_shell::{SessionEvent, VhostVif};
+use ringway_host_shell::{SessionEvent, VhostVif, VifPlace};
 use ringway_loopback::Limits;
 use ringway_ovs::Bind;
 use ringway_vhost::frontend::Preferences;
@@ -124,8 +124,8 @@ impl World {
         if notes.is_stale(&Note::Settings(name.clone())) {
             settings.forget(&name);
         }
-        let (socket, mode) = (PathBuf::from(name), Mode::Client);
-        let config = VhostVif { wanted, socket, mode, max_memory: None };
+        let place = VifPlace::Socket { path: PathBuf::from(name), mode: Mode::Client };
+        let config = VhostVif { wanted, place, max_memory: None };
         let source = virtio.openers[number].begin(scenario.canary);
         let owner = guest.map(Owner::Guest);
         let added = process.add_virtio(&config, source, owner, plane);

@@ -3,7 +3,7 @@
 use ringway_xenbus::LIMITS;
 use ringway_xenbus::limits::Scope;
 
-use crate::section::{ONLY_OF_GUEST, ONLY_OF_VHOST};
+use crate::section::{NOT_OF_NAMESPACE, ONLY_OF_GUEST, ONLY_OF_NAMESPACE, ONLY_OF_VHOST};
 
 /// A key of an earlier version, without effect.
 const OBSOLETE: &str = "completion";
@@ -78,21 +78,23 @@ fn expectation(message: &str) -> Option<String> {
     }
 }
 
-/// Leaves out keys that have no effect any more or that the section refuses, because both kinds of
+/// Leaves out keys that have no effect any more or that the section refuses, because all kinds of
 /// vifs are parsed as one, and adds those of its limits, which are no fields of it, before the key
 /// where they belong.
 fn with_own_keys(message: &str, section: &str) -> String {
-    let (foreign, limits, next): (&[&str], _, _) = match section {
-        "vhost" => (&ONLY_OF_GUEST, Some(Scope::Vif), "`locking-mode`"),
-        "guest.vif" => (&ONLY_OF_VHOST, Some(Scope::Vif), "`locking-mode`"),
-        "switch" => (&[], Some(Scope::Switch), "`multicast-snooping`"),
-        "uplink" => (&[], Some(Scope::Uplink), ""),
-        _ => (&[], None, ""),
+    let (foreign, limits, next): ([&[&str]; 2], _, _) = match section {
+        "vhost" => ([&ONLY_OF_GUEST, &ONLY_OF_NAMESPACE], Some(Scope::Vif), "`locking-mode`"),
+        "guest.vif" => ([&ONLY_OF_VHOST, &ONLY_OF_NAMESPACE], Some(Scope::Vif), "`locking-mode`"),
+        "namespace" => ([&NOT_OF_NAMESPACE, &[]], Some(Scope::Vif), "`locking-mode`"),
+        "switch" => ([&[], &[]], Some(Scope::Switch), "`multicast-snooping`"),
+        "uplink" => ([&[], &[]], Some(Scope::Uplink), ""),
+        _ => ([&[], &[]], None, ""),
     };
     let Some((unknown, known)) = message.split_once("expected one of ") else {
         return message.to_owned();
     };
-    let is_own = |key: &str| key != OBSOLETE && !foreign.contains(&key);
+    let is_foreign = |key: &str| foreign.iter().any(|keys| keys.contains(&key));
+    let is_own = |key: &str| key != OBSOLETE && !is_foreign(key);
     let known = known.split(", ").filter(|key| is_own(key.trim_matches('`')));
     let mut known: Vec<String> = known.map(str::to_owned).collect();
     let at = known.iter().position(|key| key == next).unwrap_or(known.len());

@@ -34,10 +34,10 @@ impl Source<'_> {
                 End { of: "guest.vif", name: format!("vif{number}.{handle}"), tenant, section }
             })
         });
-        let of_vhosts = sections.vhost.iter().map(Spanned::get_ref).filter_map(|section| {
+        let of_vhosts = sections.vhosts().filter_map(|(of, section)| {
             let name = section.name.as_ref()?.get_ref().0.clone();
             let tenant = tenant(section, "vhost", &name);
-            Some(End { of: "vhost", name, tenant, section })
+            Some(End { of, name, tenant, section })
         });
         let ends: Vec<End<'_>> = of_guests.chain(of_vhosts).collect();
         for End { of, name, tenant, section } in &ends {
@@ -53,7 +53,8 @@ impl Source<'_> {
                     "is of another tenant: expected a vif of the same".to_owned()
                 }
                 None if !(usage.has_toolstack && is_xen_vif(to.get_ref())) => {
-                    "is no vif: expected one such as vif1.0, or a [[vhost]]".to_owned()
+                    "is no vif: expected one such as vif1.0, a [[vhost]] or [[namespace]]"
+                        .to_owned()
                 }
                 _ => continue,
             };

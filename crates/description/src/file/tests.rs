@@ -1,6 +1,8 @@
 //! Valid descriptions, and the errors of invalid ones.
 
 mod isolation;
+mod namespaces;
+mod syntax;
 
 use ringway_datapath::MacAddr;
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
@@ -11,7 +13,7 @@ use ringway_xenbus::limits::{Field, Scope};
 
 use super::vif::is_on_link;
 use super::*;
-use crate::{SocketMode, VHOSTS_MAX};
+use crate::{Place, SocketMode, VHOSTS_MAX};
 
 /// Without options that override what it says.
 fn parse_plain(file: &str, content: &str) -> Result<Host, DescriptionError> {
@@ -34,9 +36,13 @@ fn a_virtio_vif_has_a_socket_and_the_settings_of_other_vifs() {
     .expect("it is good");
     assert_eq!(host.socket_group.as_ref().map(|group| group.0.as_str()), Some("kvm"));
     let [one, two] = &host.vhosts[..] else { panic!("two of them") };
-    assert_eq!((one.queues, one.mode, one.mac), (4, SocketMode::Client, None));
+    let mode = |vhost: &Vhost| match vhost.place {
+        Place::Socket { mode, .. } => Some(mode),
+        Place::Namespace(_) => None,
+    };
+    assert_eq!((one.queues, mode(one), one.mac), (4, Some(SocketMode::Client), None));
     assert!(one.vif.limits.rate.is_some());
-    assert_eq!((two.queues, two.mode), (1, SocketMode::Server));
+    assert_eq!((two.queues, mode(two)), (1, Some(SocketMode::Server)));
     let (usual, protocol) = one.features();
     let (features, without_rarp) = two.features();
     assert_eq!(features.without(usual).names().collect::<Vec<_>>(), ["ring_packed"]);
@@ -128,7 +134,7 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
     let many = refusal(&(0..=VHOSTS_MAX).map(one).collect::<String>());
     assert!(many.contains("line 385: vhost: expected at most 128 of them"), "{many}");
     let named = refusal("[[vhost]]\nname = 'vif1.0'\nsocket = '/run/vm1.sock'\n");
-    assert!(named.contains("`vif1.0` is not a virtio vif name"), "{named}");
+    assert!(named.contains("`vif1.0` is not a name for a vif"), "{named}");
     let of_guest = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\nsocket = '/run/a.sock'\n");
     assert!(of_guest.contains("only in [[vhost]]"), "{of_guest}");
     let known = refusal("[[guest]]\nname = 'a'\n[[guest.vif]]\ncolour = 1\n");
@@ -200,6 +206,7 @@ fn the_full_example_has_every_key() {
         ("[[guest]]", &["[[guest]]"]),
         (vif, &["[[guest.vif]]", "[switch]"]),
         ("[[vhost]]", &["[[vhost]]", "[[guest.vif]]", "[switch]"]),
+        ("[[namespace]]", &["[[namespace]]", "[[guest.vif]]", "[switch]"]),
     ] {
         let keys = keys_of(section);
         assert!(keys.len() > 1, "{section}: {keys:?}");
@@ -275,11 +282,7 @@ fn a_refusal_names_file_line_key_and_what_was_expected() {
         ("[host]\npolicy = \"fair\"\n", 2, ["policy", "balanced"]),
         ("[host]\nnetwork = \"mine\"\n", 2, ["network", "`private`"]),
         ("[host\n", 1, ["[host", "]"]),
-        (
-            "[[guest]]\nmemory-mib = 8\n",
-            1,
-            ["guest.name: is missing", "each [[guest]] needs one"],
-        ),
+        ("[[guest]]\nmemory-mib = 8\n", 1, ["guest.name: is missing", "each [[guest]] needs one"]),
         ("[[guest]]\nname = \"../a\"\n", 2, ["name", "expected 1 to 32"]),
         ("[switch]\nbroadcast-rate = -1\n", 2, ["broadcast-rate", "from 0 to"]),
         ("[switch]\nmulticast-groups = 7\n", 2, ["multicast-groups", "from 8"]),
@@ -573,30 +576,4 @@ fn a_fault_is_not_followed_by_faults_that_it_causes() {
         let others = usize::from(part.starts_with("unknown"));
         assert_eq!(lines.len(), 1 + others, "{found}");
     }
-}
-
-#[test]
-fn mistakes_of_the_syntax_are_named_along_with_others() {
-    let found = refusal(
-        "[host]\nworkers = two\nmax-queues = 0\n[uplink]\nname = \"up\nmtu = 9\n\
-         [[guest]]\nname = 'a'\nname = 'b'\n",
-    );
-    for (line, part) in [
-        (2, "host.workers: "),
-        (3, "host.max-queues: 0 is out of range"),
-        (5, "uplink.name: invalid basic string"),
-        (6, "uplink.mtu: 9 is out of range"),
-        (9, "duplicate key"),
-    ] {
-        let start = format!("host.toml, line {line}: {part}");
-        assert!(found.lines().any(|it| it.starts_with(&start)), "{start} is not in\n{found}");
-    }
-    let swallowed =
-        "[[guest]]\nname = 'a'\n[[guest.vif]]\naddresses = ['10.0.0.1/24'\nmtu = 1500\n";
-    let found = refusal(swallowed);
-    assert_eq!(found.matches("host.toml, line").count(), 1, "{found}");
-    // However much is wrong, it comes to an end.
-    let many: String = (0..500).map(|n| format!("k{n} = 1\n")).collect();
-    let found = refusal(&format!("[host]\n{many}")).matches("host.toml, line").count();
-    assert!((90..=110).contains(&found), "{found}");
 }

@@ -7,9 +7,9 @@ use toml::Spanned;
 use super::claims::Claims;
 use super::{Source, start};
 use crate::limits::Limited;
-use crate::section::{ONLY_OF_GUEST, VifSection};
+use crate::section::{ONLY_OF_GUEST, ONLY_OF_NAMESPACE, VifSection};
 use crate::value::{FeatureText, InterfaceName};
-use crate::{VHOSTS_MAX, Vhost};
+use crate::{Place, VHOSTS_MAX, Vhost};
 
 impl Source<'_> {
     /// Vifs of virtual machines behind sockets.
@@ -41,6 +41,7 @@ impl Source<'_> {
                 self.fault_at(socket, &message);
             }
             self.refuse_of_guests(section);
+            self.refuse_of_namespaces(section, "vhost");
             self.check_device(section);
             self.check_features(section);
             let vif = self.vif(whole, ("vhost", 0, 0), None);
@@ -50,8 +51,10 @@ impl Source<'_> {
             let (Some(name), Some(socket)) = (name, socket) else { continue };
             vhosts.push(Vhost {
                 name: name.get_ref().clone(),
-                socket: socket.get_ref().clone(),
-                mode: section.mode.as_ref().map(|mode| *mode.get_ref()).unwrap_or_default(),
+                place: Place::Socket {
+                    socket: socket.get_ref().clone(),
+                    mode: section.mode.as_ref().map(|mode| *mode.get_ref()).unwrap_or_default(),
+                },
                 queues: vif.queues.unwrap_or(1),
                 mac: section.mac.as_ref().map(|mac| *mac.get_ref()),
                 features: section
@@ -90,6 +93,17 @@ impl Source<'_> {
             let message =
                 format!("vhost.features: `{name}` is in the list twice: remove one of them");
             self.fault_at(features, &message);
+        }
+    }
+
+    /// Keys that only the vif of a network namespace has.
+    pub(super) fn refuse_of_namespaces(&self, section: &VifSection, of: &str) {
+        let given =
+            [section.netns.as_ref().map(Spanned::span), section.device.as_ref().map(Spanned::span)];
+        for (key, at) in ONLY_OF_NAMESPACE.into_iter().zip(given) {
+            let Some(at) = at else { continue };
+            let message = format!("{of}.{key}: only in [[namespace]]; remove it");
+            self.fault(Some(at.start), &message);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A vif of a guest, or of a virtual machine.
+//! A vif of a guest, of a virtual machine, or of a network namespace.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -54,7 +54,7 @@ impl Source<'_> {
             shared_macs: section.shared_macs.iter().map(|mac| *mac.get_ref()).collect(),
             is_router: section.router,
             is_dhcp_server: section.dhcp_server,
-            is_unannounced: section.announce == Some(false),
+            is_unannounced: section.announce.as_ref().is_some_and(|it| !*it.get_ref()),
             vlan: section.vlan.as_ref().and_then(|vlan| vlan.get_ref().get()),
             trunk: section.trunk.iter().filter_map(|vlan| vlan.get_ref().get()).collect(),
             is_private: section.private.as_ref().is_some_and(|it| *it.get_ref()),

@@ -1,5 +1,5 @@
-//! The keys of a `[[vhost]]`: what differs between two descriptions of a vif, and what of that can
-//! be applied while the vif is served.
+//! The keys of a `[[vhost]]` or a `[[namespace]]`: what differs between two descriptions of a vif,
+//! and what of that can be applied while the vif is served.
 
 use ringway_xenbus::LIMITS;
 
@@ -16,7 +16,7 @@ pub enum Change {
     Later,
 }
 
-/// A key of a `[[vhost]]`, apart from its name and its limits, all of which are [`Change::Live`].
+/// A key of these sections, apart from its name and its limits, all of which are [`Change::Live`].
 #[derive(Debug)]
 pub struct Key {
     /// As in a description.
@@ -31,6 +31,9 @@ pub struct Key {
 pub const KEYS: &[Key] = &[
     later("socket", |it| it.other("socket")),
     later("mode", |it| it.other("mode")),
+    later("netns", |it| it.other("netns")),
+    later("device", |it| it.other("device")),
+    later("addresses", |it| it.other("addresses")),
     later("features", |it| format!("{:?} {}", it.features, it.protocol)),
     later("max-memory", |it| it.other("max-memory")),
     later("mac", |it| format!("{:?}", it.mac)),

@@ -8,7 +8,7 @@ use ringway_control::RunDir;
 use ringway_host::{
     Joining, Kernel as _, LinkKind, Purpose, check_bridge, delete_devices, uplink_obstacle,
 };
-use ringway_host_shell::HostKernel;
+use ringway_host_shell::{HostKernel, delete_in_namespaces};
 use ringway_ovs::OpenVswitch;
 
 use super::claim::{forget_vifs, remove_device_notes};
@@ -75,7 +75,9 @@ fn is_of_linux(bridge: &BridgeName) -> bool {
 
 /// Deletes all devices of the hosts with this run directory, and the notes about them.
 pub(crate) fn remove_all(dir: &RunDir) -> Result<()> {
-    delete_devices(&mut HostKernel::open()?, &owner(dir.path()), |_, _| false);
+    let owner = owner(dir.path());
+    delete_devices(&mut HostKernel::open()?, &owner, |_, _| false);
+    delete_in_namespaces(dir, &owner);
     remove_device_notes(dir);
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The verbs of the command line, one file each.
 
+pub(crate) mod attacher;
 pub(crate) mod backend;
 pub(crate) mod broker;
 pub(crate) mod capture;

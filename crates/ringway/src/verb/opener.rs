@@ -1,5 +1,5 @@
 //! `ringway opener`: the process that opens the sockets of virtio vifs for a backend, which may
-//! open none itself.
+//! open none itself, and has another one make the devices of network namespaces.
 //!
 //! It serves no guest. The command line sends requests to add and remove vifs to it and not to the
 //! backend, so that a compromised backend cannot make it connect anywhere.
@@ -18,15 +18,16 @@ use ringway_control::{
 };
 use ringway_sys::poll::{readable, wait};
 use ringway_terminal::stop::Stop;
-use ringway_vhost_shell::{Opener as Sockets, Outcome, Reloaded, Turn, VifSocket};
+use ringway_vhost_shell::{Opener as Sockets, Outcome, Reloaded, Turn, VifNamespace, VifSocket};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 
 use crate::confine::confine;
-use crate::description::{self, Host, Origin, VHOSTS_MAX, Vhost};
+use crate::description::{self, Host, Origin, Place, VHOSTS_MAX, Vhost};
 use crate::host::{Accepted, Process, log_kept, log_refusal, read_description};
 use crate::socket_group;
+use crate::verb::attacher;
 use crate::vhosts;
 
 /// Bytes of a request: a description, with what JSON adds to it.
@@ -80,6 +81,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     });
     let rereads = rereads.transpose()?;
     let control = ControlSocket::bind(&control)?;
+    let attacher = attacher::start(&dir, host.vhosts.iter().chain(&added))?;
     let group = host.socket_group.as_ref().map(socket_group::join);
     let described = rereads.as_ref().map(Accepted::dirs).unwrap_or_default();
     confine(&Confinement {
@@ -89,7 +91,7 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
         ..Confinement::of(Role::Opener)
     })?;
     let calls = ControlServer::start_for(control, REQUEST_LEN_MAX)?;
-    let sockets = Sockets::new(link);
+    let sockets = Sockets::new(link).with_attacher(attacher);
     let sockets = match group {
         None => sockets,
         Some(group) => sockets.with_group(group.map_err(|error| {
@@ -161,14 +163,14 @@ impl Opening {
         let now = Instant::now();
         let mut added = BTreeMap::new();
         for vhost in &host.vhosts {
-            sockets.add(wanted(vhost, false)?, now);
+            add(&mut sockets, vhost, false, now)?;
         }
         for vhost in before {
-            if sockets.has(&vhost.name.0, Some(Path::new(&vhost.socket.0))) {
+            if host.vhosts.iter().any(|it| vhosts::is_same(it, &vhost)) {
                 tracing::warn!("{}: the description has the same vif", vhost.name);
                 continue;
             }
-            sockets.add(wanted(&vhost, true)?, now);
+            add(&mut sockets, &vhost, true, now)?;
             added.insert(vhost.name.0.clone(), vhost);
         }
         // The problems of each vif are known before all are reported as present.
@@ -216,21 +218,20 @@ impl Opening {
         if self.waiting.contains_key(name) {
             return Err(format!("{name} is being added or removed; try again"));
         }
-        if self.sockets.has(name, Some(Path::new(&vhost.socket.0))) {
-            return Err(format!(
-                "a vif {name}, or one with the socket {}, exists already",
-                vhost.socket
-            ));
+        let place = &vhost.place;
+        let socket = place.socket().map(|socket| Path::new(&socket.0));
+        let mut others = self.host.vhosts.iter().chain(self.added.values());
+        if self.sockets.has(name, socket) || others.any(|it| vhosts::is_same(it, &vhost)) {
+            return Err(format!("a vif {name}, or one with {place}, exists already"));
         }
-        let wanted = wanted(&vhost, true).map_err(|error| error.to_string())?;
-        self.sockets.add_now(wanted, Instant::now()).map_err(|error| error.to_string())?;
+        add_now(&mut self.sockets, &vhost).map_err(|error| error.to_string())?;
         Ok(vhost)
     }
 
     fn remove(&mut self, name: &str) -> Result<(), String> {
         if self.host.vhosts.iter().any(|known| known.name.0 == name) {
             return Err(format!(
-                "{name} is in the description: remove its [[vhost]] there, and have the host read \
+                "{name} is in the description: remove its section there, and have the host read \
                  it again"
             ));
         }
@@ -348,7 +349,7 @@ impl Opening {
         for vhost in host.vhosts.iter().filter(|vhost| added.contains(&vhost.name.0)) {
             // It may be described since the start, and was not served then.
             self.sockets.remove_unserved(&vhost.name.0, Instant::now());
-            self.sockets.add(wanted(vhost, false)?, Instant::now());
+            add(&mut self.sockets, vhost, false, Instant::now())?;
         }
         let next = self.host.taking_over(&host);
         log_kept(&next, &host);
@@ -384,14 +385,49 @@ fn refuse_reload(call: Option<Call<OpenerRequest>>, reason: String) {
     }
 }
 
-fn wanted(vhost: &Vhost, at_run_time: bool) -> serde_json::Result<VifSocket> {
-    Ok(VifSocket {
-        name: vhost.name.0.clone(),
-        path: PathBuf::from(&vhost.socket.0),
-        mode: vhosts::mode(vhost),
-        vhost: serde_json::to_value(vhost)?,
-        at_run_time,
+/// What is to be opened for a vif.
+enum Wanted {
+    Socket(VifSocket),
+    Namespace(VifNamespace),
+}
+
+fn wanted(described: &Vhost, at_run_time: bool) -> serde_json::Result<Wanted> {
+    let (name, vhost) = (described.name.0.clone(), serde_json::to_value(described)?);
+    Ok(match &described.place {
+        Place::Socket { socket, mode } => {
+            let (path, mode) = (PathBuf::from(&socket.0), vhosts::mode(*mode));
+            Wanted::Socket(VifSocket { name, path, mode, vhost, at_run_time })
+        }
+        Place::Namespace(place) => {
+            let device = vhosts::device(described, place);
+            Wanted::Namespace(VifNamespace { name, device, vhost, at_run_time })
+        }
     })
+}
+
+/// Adds a vif that has existed before, or will as soon as it can.
+fn add(
+    sockets: &mut Sockets,
+    vhost: &Vhost,
+    at_run_time: bool,
+    now: Instant,
+) -> serde_json::Result<()> {
+    match wanted(vhost, at_run_time)? {
+        Wanted::Socket(wanted) => sockets.add(wanted, now),
+        Wanted::Namespace(wanted) => sockets.attach(wanted, now),
+    }
+    Ok(())
+}
+
+/// Adds a vif while the host runs.
+fn add_now(sockets: &mut Sockets, vhost: &Vhost) -> io::Result<()> {
+    match wanted(vhost, true)? {
+        Wanted::Socket(wanted) => sockets.add_now(wanted, Instant::now()),
+        Wanted::Namespace(wanted) => {
+            sockets.attach(wanted, Instant::now());
+            Ok(())
+        }
+    }
 }
 
 /// What a description that was read again says of the switch, the uplink and queues, to be passed

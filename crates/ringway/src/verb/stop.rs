@@ -28,7 +28,7 @@ pub(crate) struct StopHost {
     /// Run directory; the default is /run/ringway/default for root
     #[arg(long, value_name = "DIR", env = "RINGWAY_DIR")]
     dir: Option<PathBuf>,
-    /// Delete its network devices: the uplink, and those of vifs on bridges
+    /// Delete its network devices: the uplink, and those of vifs on bridges and in namespaces
     #[arg(long)]
     remove_devices: bool,
 }

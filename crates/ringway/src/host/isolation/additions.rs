@@ -219,13 +219,12 @@ impl Isolation {
     /// Why a vif cannot be added to this host, if so.
     fn refuse_addition(&self, vhost: &Vhost) -> Option<String> {
         let (host, added) = (&self.setup.host, &self.additions.added);
-        let (name, socket) = (&vhost.name, &vhost.socket);
+        let (name, place) = (&vhost.name, &vhost.place);
         if host.vhosts.len() + added.len() >= usize::from(VHOSTS_MAX) {
             return Some(format!("there are {VHOSTS_MAX} virtio vifs, which is the limit"));
         }
-        let is_same = |other: &Vhost| other.name == *name || other.socket == *socket;
-        if host.vhosts.iter().chain(added.values()).any(is_same) {
-            return Some(format!("a vif {name}, or one with the socket {socket}, exists already"));
+        if host.vhosts.iter().chain(added.values()).any(|other| vhosts::is_same(other, vhost)) {
+            return Some(format!("a vif {name}, or one with {place}, exists already"));
         }
         if host.uplink.as_ref().is_some_and(|uplink| uplink.name.0 == name.0) {
             return Some(format!("{name} is the name of the uplink: choose another"));
@@ -236,7 +235,7 @@ impl Isolation {
     fn begin_removal(&mut self, name: &str) -> Result<(TenantName, Change), String> {
         if self.setup.host.vhosts.iter().any(|vhost| vhost.name.0 == name) {
             return Err(format!(
-                "{name} is in the description: remove its [[vhost]] there, and have the host read \
+                "{name} is in the description: remove its section there, and have the host read \
                  it again"
             ));
         }

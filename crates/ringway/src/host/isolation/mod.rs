@@ -530,8 +530,7 @@ impl Isolation {
 
 /// Why a vif that was added to an earlier run of this host is not served, if so.
 fn refuse_kept(host: &Host, vhost: &Vhost) -> Option<String> {
-    let is_same = |other: &Vhost| other.name == vhost.name || other.socket == vhost.socket;
-    match host.vhosts.iter().any(is_same) {
+    match host.vhosts.iter().any(|other| vhosts::is_same(other, vhost)) {
         true => Some("the description has the same vif".to_owned()),
         false => host.obstacle_to_addition(std::iter::empty(), vhost),
     }
