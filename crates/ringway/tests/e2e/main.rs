@@ -20,6 +20,7 @@ mod limits;
 mod migration;
 mod mirrors;
 mod multicast;
+mod namespaces;
 mod old_kernel;
 mod openvswitch;
 mod panics;

@@ -21,7 +21,7 @@ const TAKEN_OVER: &str = "the description was read again: ";
 const REFUSED: &str = "the description was read again, and nothing has changed";
 
 /// Has a host read another description, and waits for its decision.
-fn reload(host: &Host, text: &str) -> String {
+pub(crate) fn reload(host: &Host, text: &str) -> String {
     let decisions = |host: &Host| host.log_count(TAKEN_OVER) + host.log_count(REFUSED);
     let before = decisions(host);
     fs::write(host.file("host.toml"), text).expect("written");
