@@ -6,6 +6,8 @@ use ringway_evidence::{Quote, Text};
 
 /// The kind of a vif behind a vhost-user socket.
 const VIRTIO: &str = "virtio";
+/// The kind of a network namespace, and the most queues of one.
+const NAMESPACE: (&str, u64) = ("namespace", 32);
 /// The feature of a guest that can use several queues.
 const MULTI_QUEUE: &str = "mq";
 
@@ -74,6 +76,16 @@ pub(super) fn offered(vif: &Vif, text: &Text, summary: String, wanted: u64) -> F
                  type='vhostuser'> of libvirt, or queues={wanted} and mq=on for QEMU; then start \
                  the guest again. In the guest: ethtool -L eth0 combined {wanted}, if it does not \
                  use them by itself.",
+                name = vif.name
+            ),
+            &[],
+        ),
+        // Its queues are those of its network device.
+        kind if kind == NAMESPACE.0 => Advice::by_hand(
+            format!(
+                "In the description of ringway's host: queues = {wanted} in the [[namespace]] of \
+                 {name}; then restart the host.",
+                wanted = wanted.min(NAMESPACE.1),
                 name = vif.name
             ),
             &[],
