@@ -118,7 +118,10 @@ mod tests {
 
     #[test]
     fn rates_are_read_as_in_what_a_toolstack_sets() {
-        for text in ["9Gb/s", "2.5Gbit/s", "9.4 Gbit/s", "10M", "1k", "100MB/s", "2kB/s", "7B/s"] {
+        let plain = ["9Gb/s", "2.5Gbit/s", "9.4 Gbit/s", "10M", "1k", "100MB/s", "2kB/s", "7B/s"];
+        // As `xl` has them.
+        let large = ["64K", "500Kb/s", "500KB/s", "500Kbit/s"];
+        for text in plain.into_iter().chain(large) {
             let rate = text.parse::<Rate>().expect(text).0;
             assert_eq!(whole(rate), ringway_xenbus::bits_per_second(text), "{text}");
         }

@@ -134,18 +134,22 @@ quantity! {
 /// All that `ringway_xenbus::bits_per_second` reads, for those who have no toolstack.
 const RATES: Units = &[
     ("kbit/s", 1e3),
+    ("Kbit/s", 1e3),
     ("Mbit/s", 1e6),
     ("Gbit/s", 1e9),
     ("bit/s", 1.0),
     ("kb/s", 1e3),
+    ("Kb/s", 1e3),
     ("Mb/s", 1e6),
     ("Gb/s", 1e9),
     ("b/s", 1.0),
     ("kB/s", 8e3),
+    ("KB/s", 8e3),
     ("MB/s", 8e6),
     ("GB/s", 8e9),
     ("B/s", 8.0),
     ("k", 1e3),
+    ("K", 1e3),
     ("M", 1e6),
     ("G", 1e9),
 ];
