@@ -114,7 +114,7 @@ impl<U: Unit, const MIN: u64, const MAX: u64> Visitor<'_> for QuantityVisitor<U,
 mod tests {
     use ringway_units::{Rate, whole};
 
-    use crate::{Usage, parse};
+    use crate::{Host, Usage, parse};
 
     #[test]
     fn rates_are_read_as_in_what_a_toolstack_sets() {
@@ -128,6 +128,24 @@ mod tests {
         for bad in ["10", "10s", "G", "-1M", "1.2.3G", "NaNG"] {
             let keys = ringway_xenbus::bits_per_second(bad);
             assert!(keys.is_none() && bad.parse::<Rate>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_has_the_units_of_all_sizes_and_is_handed_over_exactly() {
+        for (text, bytes) in [
+            ("64GiB", 64 << 30),
+            ("2TiB", 2 << 40),
+            ("1.5GiB", 3 << 29),
+            ("4GB", 4_000_000_000),
+            ("1000001 B", 1_000_001),
+        ] {
+            let vhost = "[[vhost]]\nname = 'vm1'\nsocket = '/vm1'\n";
+            let content = format!("{vhost}max-memory = '{text}'\n");
+            let host = parse("host.toml", &content, Usage::default()).expect(text);
+            let json = serde_json::to_string(&host).expect("JSON");
+            let host: Host = serde_json::from_str(&json).expect(&json);
+            assert_eq!(host.vhosts[0].max_memory.map(|it| it.bytes), Some(bytes), "{text}");
         }
     }
 

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use ringway_datapath::{IpNetwork, MacAddr, Mirrored, words};
 use ringway_steering::FlowKey;
+use ringway_units::Size;
 use ringway_vhost::backend::{FEATURES, PROTOCOL_FEATURES, REQUIRED};
 use ringway_wire::vhost_user::{PROTOCOL_FEATURE_NAMES, protocol_names};
 use ringway_wire::virtio::Features;
@@ -336,19 +337,16 @@ pub struct MemorySize {
     pub bytes: u64,
 }
 
-/// Units of an amount of memory, and their bytes.
+/// Units in which an amount of memory is shown, and their bytes.
 const MEMORY_UNITS: [(&str, u64); 3] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)];
 
 impl FromStr for MemorySize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<MemorySize, String> {
-        let of_unit = |(unit, bytes): (&str, u64)| {
-            let number: u64 = text.strip_suffix(unit)?.trim_ascii_end().parse().ok()?;
-            number.checked_mul(bytes).filter(|bytes| *bytes > 0)
-        };
-        let bytes = MEMORY_UNITS.into_iter().find_map(of_unit);
-        bytes.map(|bytes| MemorySize { bytes }).ok_or_else(|| {
+        let size = text.parse::<Size>().ok();
+        let bytes: Option<u64> = size.and_then(|size| format!("{:.0}", size.0).parse().ok());
+        bytes.filter(|bytes| *bytes > 0).map(|bytes| MemorySize { bytes }).ok_or_else(|| {
             format!("`{text}` is not an amount of memory: expected one such as `16GiB` or `512MiB`")
         })
     }
@@ -359,7 +357,7 @@ impl fmt::Display for MemorySize {
         let fits = |(_, bytes): &(&str, u64)| self.bytes % bytes == 0;
         match MEMORY_UNITS.into_iter().find(fits) {
             Some((unit, bytes)) => write!(f, "{}{unit}", self.bytes / bytes),
-            None => write!(f, "{} bytes", self.bytes),
+            None => write!(f, "{}B", self.bytes),
         }
     }
 }

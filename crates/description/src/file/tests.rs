@@ -103,7 +103,7 @@ fn an_invalid_virtio_vif_is_refused_with_line_and_key() {
         ("queues = '4'", "line 5: vhost.queues: expected a whole number without quotes"),
         ("features = 'rarp'", "line 5: vhost.features: expected a list, such as [\"rarp\"]"),
         ("features = ['csum', '-csum']", "line 5: vhost.features: `csum` is in the list twice"),
-        ("max-memory = '4GB'", "line 5: vhost.max-memory: `4GB` is not an amount of memory"),
+        ("max-memory = '4'", "line 5: vhost.max-memory: `4` is not an amount of memory"),
         ("max-memory = '0GiB'", "line 5: vhost.max-memory: `0GiB` is not an amount of memory"),
         ("max-memory = 4", "line 5: vhost.max-memory: "),
         ("mirror = ['zz']", "line 5: vhost.mirror: there is no port `zz`"),
