@@ -16,10 +16,13 @@ use ringway_switch::{FloodLimit, StormLimits};
 use ringway_xenbus::limits::{Field, Scope};
 use ringway_xenbus::{FloodWish, Keys, Limit, NotARate, Rate, VifLimits};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Unexpected,
+    Visitor,
+};
 use serde::ser::Serializer;
 
-use crate::quantity::{Megabits, Quantity};
+use crate::quantity::{Megabits, NONE, Quantity};
 use crate::value::{Within, text};
 
 /// Frames or megabits in a second: all but one that stands for no limit.
@@ -143,7 +146,7 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         match self.limit.field {
             Field::Rate(of) => {
-                *of(self.limits) = Some(text::deserialize::<RateText, D>(deserializer)?.0);
+                *of(self.limits) = text::deserialize::<RateText, D>(deserializer)?.0;
             }
             Field::Link(of) => *of(self.limits) = Some(text::deserialize(deserializer)?),
             Field::Offloads(of) => *of(self.limits) = Some(text::deserialize(deserializer)?),
@@ -154,22 +157,62 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
                 *of(self.limits) =
                     Quantity::<Megabits, 0, PER_SECOND_MAX>::deserialize(deserializer)?.get();
             }
-            Field::PerSecond(of) => {
-                *of(self.limits) = Within::<0, PER_SECOND_MAX>::deserialize(deserializer)?.get();
-            }
+            Field::PerSecond(of) => *of(self.limits) = Some(Frames::deserialize(deserializer)?.0),
         }
         Ok(())
     }
 }
 
-/// A rate as written, such as `100Mb/s` or `1MB/s@20ms`.
-struct RateText(Rate);
+/// A rate as written, such as `100Mb/s` or `1MB/s@20ms`, or `none`.
+struct RateText(Option<Rate>);
 
 impl FromStr for RateText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<RateText, String> {
-        text.parse().map(RateText).map_err(|error: NotARate| error.to_string())
+        match text {
+            NONE => Ok(RateText(None)),
+            _ => text
+                .parse()
+                .map(|rate| RateText(Some(rate)))
+                .map_err(|error: NotARate| error.to_string()),
+        }
+    }
+}
+
+/// Frames in a second: a number, or `none`.
+struct Frames(u32);
+
+impl<'de> Deserialize<'de> for Frames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Frames, D::Error> {
+        deserializer.deserialize_any(FramesVisitor)
+    }
+}
+
+/// A visitor, so that the parser knows the place of a value that is refused.
+struct FramesVisitor;
+
+impl Visitor<'_> for FramesVisitor {
+    type Value = Frames;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number, or {NONE:?}")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Frames, E> {
+        let frames = u32::try_from(number).ok().filter(|it| u64::from(*it) <= PER_SECOND_MAX);
+        frames.map(Frames).ok_or_else(|| {
+            E::custom(format!(
+                "{number} is out of range: expected a whole number from 0 to {PER_SECOND_MAX}"
+            ))
+        })
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Frames, E> {
+        match text {
+            NONE => Ok(Frames(0)),
+            _ => Err(E::invalid_type(Unexpected::Str(text), &self)),
+        }
     }
 }
 
@@ -199,5 +242,26 @@ pub(crate) fn storm(limits: &VifLimits) -> StormLimits {
         broadcast: per_second(limits.broadcast),
         multicast: per_second(limits.multicast),
         unknown: per_second(limits.unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Usage, parse};
+
+    #[test]
+    fn a_limit_may_be_none_as_it_is_shown() {
+        let text = "[switch]\nflood-rate = 'none'\nflood-mbit = 'none'\n\
+                    [[vhost]]\nname = 'vm1'\nsocket = '/vm1'\nrate = 'none'\n\
+                    unknown-rate = 'none'\n";
+        let host = parse("host.toml", text, Usage::default()).expect("good");
+        let flood = host.switch.limits.flood;
+        assert_eq!((flood.rate, flood.mbit), (Some(0), Some(0)));
+        let limits = host.vhosts[0].vif.limits;
+        assert_eq!((limits.rate, limits.unknown.rate), (None, Some(0)));
+        let quoted = parse("host.toml", "[switch]\nflood-rate = '5'\n", Usage::default());
+        let quoted = quoted.expect_err("it is text").to_string();
+        let expected = "line 2: switch.flood-rate: expected a whole number, or \"none\"";
+        assert!(quoted.contains(expected), "{quoted}");
     }
 }

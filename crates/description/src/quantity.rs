@@ -7,6 +7,9 @@ use std::marker::PhantomData;
 use ringway_units::{Duration, Rate, Size, whole};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
+/// What stands for no limit, as for `ringway vif set`.
+pub(crate) const NONE: &str = "none";
+
 /// The unit that a key counts.
 pub(crate) trait Unit {
     /// An amount with its unit, for error messages.
@@ -57,7 +60,10 @@ impl Unit for Megabits {
     const EXAMPLE: &'static str = "10Mb/s";
 
     fn parse(text: &str) -> Option<f64> {
-        Some(text.parse::<Rate>().ok()?.0 / 1e6)
+        match text {
+            NONE => Some(0.0),
+            _ => Some(text.parse::<Rate>().ok()?.0 / 1e6),
+        }
     }
 }
 
