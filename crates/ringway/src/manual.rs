@@ -34,8 +34,9 @@ const RELOADED: &str = "SIGHUP to `ringway run`, or `systemctl reload`, has a ru
     the same key than before. Of [switch], locking-mode, addresses-per-vif and limits apply at \
     once, of [host] max-queues to guests of Xen that connect from then on, and of an [uplink] with \
     the same name vlan, trunk, multicast-router and limits. A new [[bridge]] is made. All else \
-    applies at the next start of the host, as does the first [[namespace]] of a host, and a host \
-    with `isolate` reads nothing again. The log names what has changed, and what stays as it was.";
+    applies at the next start of the host, as does the first [[namespace]] of a host, and with \
+    `isolate` all but [[vhost]] and [[namespace]]. The log names what has changed, and what stays \
+    as it was.";
 const APPLIES: &str = "Of a [[vhost]] or [[namespace]] these apply at once: ";
 const STAYS: &str = "These stay as they were until it is removed and added again, or the host is \
     started again; with another bridge, all stay: ";
