@@ -19,7 +19,9 @@ use ringway_xenstore::{Lost, or_refusal};
 use crate::host::Host;
 use crate::mirrors::{refuse_mirror, refuse_ports};
 use crate::scope::Scope;
+use crate::session::{Session as _, SessionPlace};
 use crate::vif_state::VifState;
+use crate::virtio::VirtioVif;
 use crate::world::{Parts, QueueOf, World};
 use crate::xen::XenVif;
 
@@ -115,11 +117,9 @@ impl<W: World> Caller<'_, '_, W> {
         if queues_max == 0 {
             return Err("max-queues is 0, expected 1 or more".to_owned().into());
         }
-        let Named::Xen(vif) = self.find(name)? else {
-            return Err(NotDone::Refused(format!(
-                "{name} is a virtio vif: its guest chooses with `ethtool -L`, and `queues` in its \
-                 [[vhost]] is the maximum"
-            )));
+        let vif = match self.find(name)? {
+            Named::Xen(vif) => vif,
+            Named::Virtio(index) => return Err(self.host.virtio[index].refuse_queues().into()),
         };
         let refusal = self.host.vif(vif).and_then(|it| it.refuse_queues(queues_max, reconnect));
         refusal.map_or(Ok(()), Err)?;
@@ -184,14 +184,14 @@ impl<W: World> Caller<'_, '_, W> {
             return self.refuse_mirror(name, &rules.mirror);
         }
         // The switch process has the rules of a tenant from its description, or from XenStore.
-        let is_tenants = matches!((vif, &self.host.scope), (Named::Virtio(_), Scope::Only(_)));
-        is_tenants.then(|| {
-            format!(
-                "{name} is served by the process of its tenant: change {} in the description, and \
-                 restart the host",
-                rule.name
-            )
-        })
+        let (Named::Virtio(index), Scope::Only(_)) = (vif, &self.host.scope) else { return None };
+        let remedy = match self.host.virtio[*index].is_added() {
+            true => "remove it, and add it again with that".to_owned(),
+            false => {
+                format!("change {} in the description, and have the host read it again", rule.name)
+            }
+        };
+        Some(format!("{name} is served by the process of its tenant: {remedy}"))
     }
 
     /// Why a limit of floods would have no effect: it is the switch's, and a bridge has none.
@@ -296,6 +296,23 @@ impl<W: World> XenVif<W> {
                  without --reconnect it keeps its queues until it reconnects by itself"
             )
         })
+    }
+}
+
+impl<W: World> VirtioVif<W> {
+    /// Why the number of its queues is not set here, and where it is.
+    fn refuse_queues(&self) -> String {
+        let name = &self.state.name;
+        match self.session.place() {
+            SessionPlace::Socket { .. } => format!(
+                "{name} is a virtio vif: its guest chooses with `ethtool -L`, and `queues` in its \
+                 [[vhost]] is the maximum"
+            ),
+            SessionPlace::Namespace { .. } => format!(
+                "{name} has the queues of its network device: change `queues` in its \
+                 [[namespace]], and restart the host"
+            ),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a host decides about network namespaces: the same as about vifs of virtio.
 
-use ringway_calls::{BackendRequest, NamespaceStatus};
+use ringway_calls::{BackendRequest, NamespaceStatus, Reconnect};
 use ringway_host::{AddedVirtio, Event, Phase};
 
 use crate::machine;
@@ -40,6 +40,15 @@ fn rules_and_limits_of_a_namespace_are_set_while_it_is_served() {
     }
     let shown = machine.status();
     assert_eq!((shown.limits.weight, shown.vlan, shown.queues.len()), (7, Some(5), 2));
+}
+
+#[test]
+fn the_queues_of_a_namespace_are_those_of_its_device() {
+    let mut machine = with_namespace();
+    let (vif, reconnect) = ("vm1".to_owned(), Reconnect::Later);
+    let call = BackendRequest::SetMaxQueues { vif, max_queues: 1, reconnect };
+    let refused = machine.call(&call).expect_err("it cannot be");
+    assert!(refused.contains("change `queues` in its [[namespace]]"), "{refused}");
 }
 
 #[test]

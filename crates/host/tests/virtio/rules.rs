@@ -79,7 +79,8 @@ fn rules_of_a_tenants_vif_are_those_of_its_trunk() {
     machine.add(wanted("vm1", None), Phase::Start).expect("it can be");
     machine.host.scope = Scope::Only(BTreeSet::new());
     let refused = set(&mut machine, "vlan", "7").expect_err("the switch process has others");
-    assert!(refused.contains("is served by the process of its tenant"), "{refused}");
+    let remedy = "change vlan in the description, and have the host read it again";
+    assert!(refused.ends_with(&format!("the process of its tenant: {remedy}")), "{refused}");
     set(&mut machine, "rate", "1000,50000").expect("a limit is no rule");
     assert_eq!(machine.status().vlan, None);
 }
