@@ -54,8 +54,10 @@ const PACKETS_MIN: f64 = 10.0;
 /// The state of a vif whose guest has connected.
 const CONNECTED: &str = "4";
 const STORE: &str = "/local/domain/0/backend/vif";
-/// Parts of what ringway says of a vif whose machine is off, starts or is paused.
-const AWAITED: [&str; 6] = [
+/// Parts of what ringway says of a vif whose machine or container is off, starts or is paused.
+const AWAITED: [&str; 8] = [
+    "there is no network namespace",
+    "its network device is not made yet",
     "no front-end has connected",
     "no front-end is connected",
     "no front-end is listening",
@@ -292,9 +294,10 @@ mod tests {
             ("Waiting", "no front-end has connected to /run/vm1.sock (QEMU: -chardev ...)"),
             ("Waiting", "/run/vm1.sock does not exist: the front-end must create it (QEMU: ...)"),
             ("Initialising", "the driver of the guest is not ready, or its machine is paused"),
+            ("Waiting", "there is no network namespace /run/docker/netns/web: make it, ..."),
         ] {
             let error = format!(r#""error":"{error}","#);
-            assert_eq!(found(state, &error), vec![], "a machine may be off");
+            assert_eq!(found(state, &error), vec![], "a machine or container may be off");
         }
     }
 }
