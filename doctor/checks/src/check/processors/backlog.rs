@@ -37,6 +37,9 @@ facts! {
 const SQUEEZED_SHARE_MAX: f64 = 0.001;
 /// Fewer cut rounds than this between two samples are a burst.
 const SQUEEZED_MIN: u32 = 10;
+/// Part of a CPU's frames below which drops are a passing burst: TCP slows down for each, but these
+/// are too rare to hold it.
+const DROPPED_PART: f64 = 0.0001;
 /// Drops or cut rounds per second, averaged since boot, from which they show the present and not
 /// one bad moment in the past.
 const SINCE_BOOT_MIN: f64 = 1.0;
@@ -78,6 +81,19 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
         Basis::Samples => (Severity::Problem, Confidence::High, ""),
         Basis::SinceBoot => (Severity::Warning, Confidence::Low, ", averaged since the boot"),
     };
+    let verb = if guilty.len() == 1 { "drops" } else { "drop" };
+    let summary =
+        format!("{} {verb} {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
+    let taken: u64 = guilty.iter().map(|row| u64::from(row.processed)).sum();
+    let is_rare = share(dropped, taken.saturating_add(dropped)) < DROPPED_PART;
+    if is_rare && span.basis == Basis::Samples {
+        let loss = format!("{rate:.1} frames a second die in the backlog of {}", cpus(&guilty));
+        let finding = Finding::new(Severity::Note, cpus(&guilty), summary)
+            .cause("A burst found no room, of fewer than one frame in ten thousand.")
+            .quote(guilty.iter().map(|row| span.text.quote(row.line)))
+            .loses(loss);
+        return Some(finding);
+    }
     let (advice, quote) = match facts.backlog.get() {
         Ok(text) => (text.number().ok().and_then(longer_backlog), Some(text.quote(1))),
         // Only the machine's initial network namespace has it.
@@ -91,9 +107,6 @@ fn drops(facts: &Facts, rows: &[Row]) -> Option<Finding> {
         ),
         Err(_) => (None, None),
     };
-    let verb = if guilty.len() == 1 { "drops" } else { "drop" };
-    let summary =
-        format!("{} {verb} {rate:.1} frames/s before TCP/IP sees them{when}", cpus(&guilty));
     let finding = Finding::new(severity, cpus(&guilty), summary)
         .cause(
             "Frames of veth without GRO, those of this host to itself, and those that RPS moves \
@@ -208,5 +221,27 @@ mod tests {
         };
         assert_eq!(severity("10.0 1\n"), Some(Severity::Warning));
         assert_eq!(severity("864000.0 1\n"), Some(Severity::Ok));
+    }
+
+    #[test]
+    fn a_drop_among_many_frames_is_no_problem() {
+        let found = |frames: u32| {
+            let row = |frames: u32, dropped: u32| {
+                format!("{frames:08x} {dropped:08x} {}\n", ["00000000"; 11].join(" "))
+            };
+            let pieces = [
+                ("sample-1/monotonic", "1.0\n".to_owned()),
+                ("sample-2/monotonic", "6.0\n".to_owned()),
+                ("sample-1/proc/net/softnet_stat", row(0, 0)),
+                ("sample-2/proc/net/softnet_stat", row(frames, 5)),
+            ];
+            let own = |(path, text): (&str, String)| (path.to_owned(), text);
+            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+        };
+        let rare = found(1_000_000);
+        assert_eq!(rare.severity, Severity::Note, "{rare:#?}");
+        let loss = Some("1.0 frames a second die in the backlog of CPU 0");
+        assert_eq!(rare.loss.as_deref(), loss, "{rare:#?}");
+        assert_eq!(found(40_000).severity, Severity::Problem);
     }
 }
