@@ -90,7 +90,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let span = &facts.moved;
     let vifs = out.tried(&facts.vifs, "vifs of ringway");
     let mut limits = shaped(facts)?;
-    limits.extend(rates(facts)?);
+    // ringway says what is in force of its own vifs, and counts what passed them.
+    let is_own =
+        |nic: &str| vifs.is_some_and(|span| span.after.all.iter().any(|it| it.name == nic));
+    limits.extend(rates(facts)?.into_iter().filter(|limit| !is_own(&limit.nic)));
     limits.extend(vifs.into_iter().flat_map(ringway::rates));
     let switched = switched(facts)?;
     let known: Vec<String> = switched.iter().map(|limit| limit.nic.clone()).collect();
@@ -522,5 +525,30 @@ mod tests {
         assert_eq!((found.len(), found[0].severity), (1, Severity::Warning), "{found:#?}");
         assert!(found[0].summary.starts_with("traffic to vm1 reaches"), "{found:#?}");
         assert!(found[0].evidence[0].text.contains("9000 frames dropped"), "{found:#?}");
+    }
+
+    #[test]
+    fn a_rate_that_both_xenstore_and_ringway_name_is_one_limit() {
+        let store = "commands/xenstore-ls_-f_.local.domain.0.backend.vif".to_owned();
+        let rate = "/local/domain/0/backend/vif/1/0/rate = \"6250,50000\"\n".to_owned();
+        let mut pieces = vec![(store, rate)];
+        for sample in [1_u64, 2] {
+            let bytes = 125_000 * sample;
+            let vifs = format!(
+                r#"[{{"name":"vif1.0","kind":"xen","max_queues":1,"limits":{{"weight":1,
+                "rate":{{"bytes":6250,"interval_us":50000}}}},"queues":[{{"index":0,
+                "tx_packets":9,"tx_bytes":{bytes},"rx_packets":9,"rx_bytes":0}}]}}]"#
+            );
+            let dev = format!("{DEV}vif1.0: {bytes} 9 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+            let path = format!("sample-{sample}");
+            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), dev));
+            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
+            pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), "[]\n".to_owned()));
+        }
+        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert!(found[0].summary.starts_with("traffic from vif1.0 reaches"), "{found:#?}");
+        assert!(found[0].evidence[0].text.starts_with("vif1.0: rate 6250 bytes"), "{found:#?}");
     }
 }
