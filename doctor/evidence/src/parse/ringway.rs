@@ -51,6 +51,9 @@ pub struct Vif {
     /// The offloads that it and its guest use, such as `csum-v4`.
     #[serde(default)]
     pub offloads: Vec<String>,
+    /// How strictly its addresses are checked; empty in records of older versions.
+    #[serde(default)]
+    pub locking_mode: String,
     /// What it may send and receive at most.
     #[serde(default)]
     pub limits: Limits,

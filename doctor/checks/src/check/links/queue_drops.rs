@@ -340,6 +340,16 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_may_send_nothing_is_no_all_clear() {
+        let output = at_vifs(&[("vm1", "port_disabled", 900)]);
+        assert_eq!(output[0].severity, Severity::Ok, "that of a mirror: {output:#?}");
+        let guest = at_vifs(&[(r#"vm1","locking_mode":"disabled"#, "port_disabled", 900)]);
+        let said = "900.0 frames a second die in ringway at vm1: port_disabled";
+        assert_eq!(guest[0].loss.as_deref(), Some(said), "{guest:#?}");
+        assert_eq!((guest.len(), guest[0].severity), (1, Severity::Note), "{guest:#?}");
+    }
+
+    #[test]
     fn a_discipline_that_drops_on_purpose_may_drop_more() {
         let severity = |kind, drops| found(kind, drops)[0].severity;
         assert_eq!(severity("pfifo_fast", 20), Severity::Warning);

@@ -53,6 +53,8 @@ const FAULTS: [(&str, &str, &str); 8] = [
 ];
 /// Reasons that lose no frame: a copy of one, a request, or what no bridge forwards.
 const HARMLESS: [&str; 4] = ["link_local", "mirror_lost", "multicast_full", "port_disabled"];
+/// The one of these that loses all that a guest sends, where this is the mode of its vif.
+const DISABLED: (&str, &str) = ("port_disabled", "disabled");
 /// The end of reasons that are limits, which D30 reports.
 const LIMIT: &str = "_limit";
 /// Vifs that are quoted.
@@ -64,7 +66,7 @@ pub(super) fn inspect(span: &Span<Vifs>) -> Vec<Finding> {
     let mut others: Vec<(&Vif, Dropped<'_>)> = Vec::new();
     for vif in &span.after.all {
         let mut dropped = vif.dropped(&span.before);
-        dropped.retain(|reason, _| !HARMLESS.contains(reason) && !reason.ends_with(LIMIT));
+        dropped.retain(|reason, _| is_loss(vif, reason));
         for fault in FAULTS {
             let frames = dropped.get(fault.0).copied().unwrap_or(0);
             let of: fn(&Queue) -> u64 =
@@ -80,6 +82,12 @@ pub(super) fn inspect(span: &Span<Vifs>) -> Vec<Finding> {
     }
     found.extend(rest(span, &others));
     found
+}
+
+/// Whether frames get lost for a reason that no other check reports.
+fn is_loss(vif: &Vif, reason: &str) -> bool {
+    let is_harmless = HARMLESS.contains(&reason) && (reason, &*vif.locking_mode) != DISABLED;
+    !is_harmless && !reason.ends_with(LIMIT)
 }
 
 fn lossy(span: &Span<Vifs>, vif: &Vif, frames: u64, fault: (&str, &str, &str)) -> Finding {
