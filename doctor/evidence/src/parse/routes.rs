@@ -40,6 +40,15 @@ pub struct Route {
     /// What it sets for TCP, by name.
     #[serde(default)]
     pub metrics: Vec<BTreeMap<String, serde_json::Value>>,
+    /// Its metric: of several routes to one destination, that with the lowest is taken.
+    #[serde(default, rename = "metric")]
+    priority: u64,
+    /// Its table, if it is not that of all packets.
+    #[serde(default)]
+    table: Option<serde_json::Value>,
+    /// What only routes of IPv6 have.
+    #[serde(default)]
+    pref: Option<String>,
 }
 
 /// One next hop of several.
@@ -57,6 +66,15 @@ pub struct Hop {
 }
 
 impl Route {
+    /// Whether packets take this route instead of another one to the same destination.
+    pub fn comes_before(&self, other: &Route) -> bool {
+        let place = |route: &Route| {
+            let table = route.table.as_ref().and_then(|table| table.as_str()).unwrap_or("main");
+            (route.dst.clone(), table.to_owned(), route.pref.is_some())
+        };
+        place(self) == place(other) && self.priority < other.priority
+    }
+
     /// A number that it sets for TCP.
     pub fn metric(&self, name: &str) -> Option<u64> {
         self.metrics.iter().find_map(|all| all.get(name)?.as_u64())

@@ -66,9 +66,11 @@ fn with_control(route: &Route) -> Option<Finding> {
 }
 
 /// A route that drops silently. One with narrower routes inside is what is left of a network whose
-/// parts are elsewhere, as networks of containers make.
+/// parts are elsewhere, as networks of containers make. One behind another route to the same
+/// network is for when that has gone, as with a tunnel.
 fn blackhole(route: &Route, others: &Routes) -> Finding {
-    let has_parts = others.all.iter().any(|other| is_inside(&other.dst, &route.dst));
+    let mut others = others.all.iter();
+    let is_rest = others.any(|it| is_inside(&it.dst, &route.dst) || it.comes_before(route));
     let summary = format!("what is sent to {} is dropped without a reply: blackhole", route.dst);
     let finding = Finding::new(Severity::Note, route.dst.clone(), summary)
         .cause(
@@ -76,7 +78,7 @@ fn blackhole(route: &Route, others: &Routes) -> Finding {
              program that sends gets an error, one whose packets pass this host does not.",
         )
         .quote([quoted(route, "blackhole")]);
-    match has_parts {
+    match is_rest {
         true => finding,
         false => finding.loses(format!("what is sent to {} dies in a blackhole route", route.dst)),
     }
@@ -171,6 +173,23 @@ mod tests {
         assert_eq!(loss, Some("what is sent to 10.9.0.0/16 dies in a blackhole route"));
         let rest = found(r#"[{"dst":"10.9.7.1","dev":"cali7"}]"#, hole);
         assert_eq!((rest[0].severity, rest[0].loss.clone()), (Severity::Note, None), "{rest:#?}");
+    }
+
+    #[test]
+    fn a_route_that_drops_behind_another_one_drops_nothing_yet() {
+        let hole = r#"[{"type":"blackhole","dst":"default","metric":200,"flags":[]}]"#;
+        let loses = |other: &str| {
+            let other = format!(r#"[{{"dst":"default","dev":"wg0","flags":[],{other}}}]"#);
+            found(&other, hole)[0].loss.is_some()
+        };
+        assert!(!loses(r#""metric":100,"table":"main""#));
+        for other in [
+            r#""metric":300,"table":"main""#,
+            r#""metric":100,"table":"51820""#,
+            r#""metric":100,"table":"main","pref":"medium""#,
+        ] {
+            assert!(loses(other), "{other}");
+        }
     }
 
     #[test]

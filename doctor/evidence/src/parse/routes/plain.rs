@@ -53,6 +53,7 @@ pub(super) fn routes(text: &Text) -> Routes {
                         .iter()
                         .filter_map(|name| Some([((*name).to_owned(), metric(name, rest)?)].into()))
                         .collect(),
+                    ..Route::default()
                 });
             }
             _ => {
