@@ -137,9 +137,6 @@ fn every_metric_of_the_rules_and_the_dashboard_is_served() {
     assert!(panels.len() >= 5 && wanted.len() >= 9, "{wanted:?}");
     assert!(wanted.is_subset(&known), "{wanted:?}");
     check_with_promtool("rules", &[&packaging("alerts.yml")], "");
-    let drops = rules.lines().find(|line| line.contains("vif_drops_total"));
-    let is_but_limit = drops.is_some_and(|line| line.contains("reason!=\"rate_limit\""));
-    assert!(is_but_limit, "a guest at its limit is no alarm: {drops:?}");
 
     let Some(pair) = Pair::new("served") else { return };
     let (a, b) = (("a", "", "queues = 2"), ("b", "", "queues = 2"));

@@ -146,3 +146,16 @@ fn quote(span: &Span<Vifs>, vif: &Vif, dropped: &Dropped<'_>) -> Quote {
     );
     Quote { file: span.text.origin().to_owned(), line: None, text }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_at_its_limit_and_what_loses_no_frame_are_no_alarm() {
+        let rules = include_str!("../../../../../../packaging/doctor/alerts.yml");
+        let rule = rules.lines().find(|line| line.contains("vif_drops_total")).expect("its rule");
+        let others = format!("reason!~\"rate_limit|{}\"", HARMLESS.join("|"));
+        assert!(rule.contains(&others), "{rule}");
+    }
+}
