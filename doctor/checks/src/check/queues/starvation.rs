@@ -30,8 +30,10 @@ facts! {
 const SHARE_MIN: f64 = 0.8;
 /// Packets per second from which there is anything to share.
 const PACKETS_MIN: f64 = 1000.0;
-/// Frames per second that others lose, from which it is more than a burst.
+/// Frames per second that others lose, and their fraction of these guests' frames, from which it is
+/// more than a burst.
 const DROPS_MIN: f64 = 1.0;
+const DROPS_PART: f64 = 0.001;
 /// Lines that a finding quotes.
 const QUOTES_MAX: usize = 3;
 
@@ -61,10 +63,12 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let others = || guests.iter().filter(|(other, _)| *other != name).map(|(_, guest)| guest);
     let dropped = others().fold(0, |sum: u64, guest| sum.saturating_add(guest.dropped));
     let drops = float(dropped) / span.seconds;
+    let passed = others().fold(dropped, |sum: u64, guest| sum.saturating_add(guest.packets));
+    let is_loss = drops >= DROPS_MIN && share(dropped, passed) >= DROPS_PART;
     let is_load = float(most.packets) / span.seconds >= PACKETS_MIN;
     // A drop and a busy hour at different times since boot are no evidence.
     let is_now = span.basis == Basis::Samples;
-    if part <= SHARE_MIN || drops < DROPS_MIN || !is_load || !is_now {
+    if part <= SHARE_MIN || !is_loss || !is_load || !is_now {
         let summary = format!(
             "{name} has {:.0} % of the guests' bytes; the others lose {drops:.1} frames/s",
             part * 100.0
@@ -116,8 +120,12 @@ fn guests(facts: &Facts, span: &Span<NicCounters>) -> BTreeMap<String, Guest> {
     guests
 }
 
+/// Frames that were dropped while others passed: a guest that takes none at all is off, paused or
+/// stuck, and not starved.
 fn lost(moved: &Moved) -> u64 {
-    moved.rx_dropped.saturating_add(moved.tx_dropped)
+    let lost = |dropped: u64, passed: u64| if passed > 0 { dropped } else { 0 };
+    let received = lost(moved.rx_dropped, moved.rx_packets);
+    received.saturating_add(lost(moved.tx_dropped, moved.tx_packets))
 }
 
 fn advise(finding: Finding, losing: &[&(String, Moved)], most: &[(String, Moved)]) -> Finding {
@@ -143,4 +151,38 @@ fn advise(finding: Finding, losing: &[&(String, Moved)], most: &[(String, Moved)
         ),
         &[],
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_evidence::Source;
+    use ringway_evidence::fact::Host;
+
+    /// What is found where one guest gets 100,000 frames in a second, and another as many as given
+    /// while so many are dropped.
+    fn found(passed: u64, dropped: u64) -> Finding {
+        let mut pieces = Vec::new();
+        for sample in [0_u64, 1] {
+            let row = |nic: &str, packets: u64, dropped: u64| {
+                let (packets, dropped) = (packets * sample, dropped * sample);
+                let bytes = packets * 1000;
+                format!("{nic}: 0 0 0 0 0 0 0 0 {bytes} {packets} 0 {dropped} 0 0 0 0\n")
+            };
+            let head = "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n";
+            let rows = row("vif1.0", 100_000, 0) + &row("vif2.0", passed, dropped);
+            let (path, time) = (format!("sample-{}", sample + 1), sample + 1);
+            pieces.push((format!("{path}/monotonic"), format!("{time}.0\n")));
+            pieces.push((format!("{path}/proc/net/dev"), format!("{head}{rows}")));
+        }
+        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+    }
+
+    #[test]
+    fn a_guest_that_takes_nothing_is_not_starved() {
+        assert_eq!(found(900, 30).severity, Severity::Warning);
+        // A machine that is paused, and a few of many.
+        assert_eq!(found(0, 30).severity, Severity::Ok);
+        assert_eq!(found(9000, 5).severity, Severity::Ok);
+    }
 }
