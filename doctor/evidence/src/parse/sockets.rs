@@ -137,9 +137,12 @@ impl Socket {
         Some(self.more.max_pacing_rate).filter(|limit| (1..u64::from(u32::MAX)).contains(limit))
     }
 
-    /// Whether its other end is this host.
+    /// Whether its other end is this host, as far as the addresses show it.
     pub fn is_local(&self) -> bool {
-        ["127.", "[::1]", "[::ffff:127."].iter().any(|start| self.peer.starts_with(start))
+        let host = |end: &str| end.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let is_same = host(&self.local).is_some_and(|own| host(&self.peer) == Some(own));
+        let loopback = ["127.", "[::1]", "[::ffff:127."];
+        is_same || loopback.iter().any(|start| self.peer.starts_with(start))
     }
 }
 
@@ -291,6 +294,23 @@ mod tests {
         assert_eq!(scaled(&kernel.replace("options=4", "options=11")), Some(false));
         assert_eq!(scaled(&kernel.replace(" options=4", "")), None);
         assert_eq!(scaled("0 0 10.0.0.1:1 10.0.0.2:2 cubic\n"), None, "the tool was not asked");
+    }
+
+    #[test]
+    fn a_connection_from_an_address_to_itself_stays_on_the_host() {
+        let is_local = |local: &str, peer: &str| {
+            Socket { local: local.to_owned(), peer: peer.to_owned(), ..Socket::default() }
+                .is_local()
+        };
+        for (local, peer) in [
+            ("127.0.0.1:4000", "127.0.0.53:53"),
+            ("192.0.2.1:4000", "192.0.2.1:80"),
+            ("[2001:db8::1]:4000", "[2001:db8::1]:80"),
+        ] {
+            assert!(is_local(local, peer), "{local} {peer}");
+        }
+        assert!(!is_local("192.0.2.1:4000", "192.0.2.10:4000"));
+        assert!(!is_local("[2001:db8::1]:4000", "[2001:db8::1:1]:80"));
     }
 
     #[test]
