@@ -87,8 +87,8 @@ const IMBALANCE: Family = gauge(
 );
 const VIF: Family = gauge(
     "ringway_doctor_vif_info",
-    "Always 1: a vif of ringway, whether its guest uses Xen's protocol or virtio, and the version \
-     of ringway that serves it.",
+    "Always 1: a vif of ringway, whether it is of Xen, virtio or a network namespace, and the \
+     version of ringway that serves it.",
 );
 const VIF_CONNECTED: Family = gauge(
     "ringway_doctor_vif_connected",
@@ -124,8 +124,12 @@ const REFUSED: Family = gauge(
     "1 if ringway serves the last accepted description because the one in the file is wrong.",
 );
 const NIC_BYTES: Family = counter("ringway_doctor_interface_bytes_total", "Bytes of an interface.");
+const NIC_PACKETS: Family =
+    counter("ringway_doctor_interface_packets_total", "Packets of an interface.");
 const NIC_DROPS: Family =
     counter("ringway_doctor_interface_drops_total", "Packets that an interface dropped.");
+const BACKLOG_FRAMES: Family =
+    counter("ringway_doctor_backlog_frames_total", "Frames that a CPU has taken in.");
 const BACKLOG_DROPS: Family =
     counter("ringway_doctor_backlog_drops_total", "Frames that the backlog of a CPU dropped.");
 const SQUEEZES: Family =
@@ -299,12 +303,13 @@ impl Page {
 
     fn nics(&mut self, counters: &NicCounters) {
         for (nic, moved) in &counters.nics {
-            for (direction, bytes, drops) in [
-                ("receive", moved.rx_bytes, moved.rx_dropped),
-                ("transmit", moved.tx_bytes, moved.tx_dropped),
+            for (direction, bytes, packets, drops) in [
+                ("receive", moved.rx_bytes, moved.rx_packets, moved.rx_dropped),
+                ("transmit", moved.tx_bytes, moved.tx_packets, moved.tx_dropped),
             ] {
                 let labels = [("interface", nic.as_str()), ("direction", direction)];
                 self.add(NIC_BYTES, &labels, float(bytes));
+                self.add(NIC_PACKETS, &labels, float(packets));
                 self.add(NIC_DROPS, &labels, float(drops));
             }
         }
@@ -313,6 +318,7 @@ impl Page {
     fn backlogs(&mut self, counters: &Softnet) {
         for row in &counters.rows {
             let cpu = row.cpu.to_string();
+            self.add(BACKLOG_FRAMES, &[("cpu", &cpu)], f64::from(row.processed));
             self.add(BACKLOG_DROPS, &[("cpu", &cpu)], f64::from(row.dropped));
             self.add(SQUEEZES, &[("cpu", &cpu)], f64::from(row.squeezed));
         }
@@ -361,7 +367,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for rules and dashboards.
-pub fn names() -> [&'static str; 23] {
+pub fn names() -> [&'static str; 25] {
     [
         INFO,
         WORST,
@@ -379,7 +385,9 @@ pub fn names() -> [&'static str; 23] {
         VIF_RESTARTS,
         REFUSED,
         NIC_BYTES,
+        NIC_PACKETS,
         NIC_DROPS,
+        BACKLOG_FRAMES,
         BACKLOG_DROPS,
         SQUEEZES,
         STEAL,
@@ -441,7 +449,9 @@ mod tests {
         )
     }
 
-    const SERIES: [&str; 20] = [
+    const SERIES: [&str; 22] = [
+        "ringway_doctor_backlog_frames_total{cpu=\"0\"} 1",
+        "ringway_doctor_interface_packets_total{interface=\"eth1\",direction=\"transmit\"} 4",
         "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1",
         "ringway_doctor_steal_ratio{cpu=\"0\"} 0.5",
         "ringway_doctor_squeezes_total{cpu=\"0\"} 3",
@@ -479,6 +489,8 @@ mod tests {
             put("monotonic", format!("{}\n", ticks / 10));
             put("proc/stat", format!("cpu0 {ticks} 0 0 0 0 0 0 {ticks} 0 0\nintr 1\n"));
             put("proc/net/softnet_stat", softnet.to_owned());
+            let head = "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n";
+            put("proc/net/dev", format!("{head}eth1: 9 3 0 0 0 0 0 0 9 4 0 0 0 0 0 0\n"));
             let statistics = format!(
                 "NIC statistics:\n     tx_queue_0_bytes: {bytes}\n     tx_queue_1_bytes: 100\n"
             );
