@@ -216,7 +216,7 @@ impl Page {
     /// name of its vif, and the opposite directions.
     fn ringway_vifs(&mut self, span: &Span<Vifs>) {
         if !span.after.all.is_empty() {
-            let is_refused = span.after.all.iter().any(|vif| vif.notice.is_some());
+            let is_refused = span.after.all.iter().any(|vif| vif.refusal().is_some());
             self.add(REFUSED, &[], f64::from(u8::from(is_refused)));
         }
         for vif in &span.after.all {
@@ -434,6 +434,7 @@ mod tests {
 
     /// A vif with two queues, as `ringway vif list` shows it.
     fn vif(name: &str, kind: &str, state: &str, bytes: u32) -> String {
+        let notice = "serving the last accepted description, not host.toml, line 3: ...";
         let queue = format!(
             "{{\"index\":0,\"tx_packets\":7,\"tx_bytes\":{bytes},\"rx_packets\":5,\
              \"rx_bytes\":6,\"dropped\":{{\"rate_limit\":3}},\
@@ -445,7 +446,7 @@ mod tests {
              \"limits\":{{\"rate\":{{\"bytes\":1250,\"interval_us\":1000}},\
              \"broadcast\":{{\"frames_per_second\":50}}}},\
              \"waits\":[{{\"kind\":\"script\",\"milliseconds\":250}}],\
-             \"queues\":[{queue},{queue}],\"notice\":\"wrong\"}}"
+             \"queues\":[{queue},{queue}],\"notice\":\"{notice}\"}}"
         )
     }
 

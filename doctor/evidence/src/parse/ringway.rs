@@ -41,8 +41,7 @@ pub struct Vif {
     pub max_queues: u64,
     /// Those in use.
     pub queues: Vec<Queue>,
-    /// What ringway says of the host, if it serves the last accepted description instead of a wrong
-    /// one.
+    /// What an administrator should know of its host.
     #[serde(default)]
     pub notice: Option<String>,
     /// Details of a virtio vif; records of older versions lack them.
@@ -160,6 +159,12 @@ impl Vif {
         all.filter(|(_, frames)| *frames > 0).collect()
     }
 
+    /// What ringway says of its host, if that serves the last accepted description instead of a
+    /// wrong one.
+    pub fn refusal(&self) -> Option<&str> {
+        self.notice.as_deref().filter(|notice| notice.contains(LAST_ACCEPTED))
+    }
+
     /// Queues that its guest may request after the next start of its machine. A machine that runs
     /// keeps more than that if the configured number was lowered.
     pub fn max_queues_next(&self) -> u64 {
@@ -167,6 +172,9 @@ impl Vif {
         of_virtio.unwrap_or(self.max_queues)
     }
 }
+
+/// Part of the notice of a host whose description is wrong.
+const LAST_ACCEPTED: &str = "serving the last accepted description";
 
 /// The state of a vif whose guest can exchange frames.
 pub const CONNECTED: &str = "Connected";

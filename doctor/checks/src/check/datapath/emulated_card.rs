@@ -71,6 +71,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let vifs = Verdicts::part("no vif of ringway has a fault", |out| {
         let span = facts.vifs.get()?;
         out.add(span.after.all.iter().filter_map(|vif| unserved(span, vif)));
+        out.add(refused(span));
         Ok(())
     });
     out.both(cards, vifs, "interfaces of guests")
@@ -95,6 +96,22 @@ fn unserved(span: &Span<Vifs>, vif: &Vif) -> Option<Finding> {
             "Correct what ringway names. Then let the guest connect again: load its driver again, \
              or restart its machine.",
             &[&format!("ringway vif show {}", shell_word(name))],
+        ));
+    Some(finding)
+}
+
+/// A host of ringway whose description in the file is wrong.
+fn refused(span: &Span<Vifs>) -> Option<Finding> {
+    // Each vif has it.
+    let notice = squeezed(span.after.all.iter().find_map(Vif::refusal)?);
+    let summary = format!("ringway is {notice}");
+    let quote = Quote { file: span.text.origin().to_owned(), line: None, text: notice };
+    let finding = Finding::new(Severity::Warning, "ringway", summary)
+        .cause("The one in the file has faults, so what was changed there is not in force.")
+        .quote([quote])
+        .advise(Advice::by_hand(
+            "Correct what `ringway run --check FILE` prints, and have the host read it again.",
+            &[],
         ));
     Some(finding)
 }
@@ -268,23 +285,35 @@ mod tests {
     use ringway_evidence::Source;
     use ringway_evidence::fact::Host;
 
+    /// What is found of a vif in this state, with further keys.
+    fn found(state: &str, keys: &str) -> Vec<Finding> {
+        let vifs = format!(
+            r#"[{{"name":"vm1","kind":"virtio","state":"{state}",{keys}"max_queues":1,
+            "queues":[]}}]"#
+        );
+        let pieces = [
+            ("sample-1/monotonic", "1.0"),
+            ("sample-2/monotonic", "2.0"),
+            ("sample-1/commands/ringway_vif_list_--json", vifs.as_str()),
+            ("sample-2/commands/ringway_vif_list_--json", vifs.as_str()),
+            ("sample-2/proc/net/dev", "Inter-|\n face |bytes"),
+        ];
+        let own = |(path, text): (&str, &str)| (path.to_owned(), format!("{text}\n"));
+        CHECK.outcome(&Host::new(Source::Memory(pieces.map(own).into()))).0
+    }
+
+    #[test]
+    fn a_wrong_description_is_said_and_other_notices_are_no_fault() {
+        let said = "serving the last accepted description, not /etc/ringway/host.toml, line 3: x";
+        let refused = found("Connected", &format!(r#""notice":"{said}","#));
+        assert_eq!((refused.len(), refused[0].severity), (1, Severity::Warning), "{refused:#?}");
+        assert_eq!(refused[0].summary, format!("ringway is {said}"));
+        let notice = r#""notice":"without Landlock: files are not confined","#;
+        assert_eq!(found("Connected", notice), vec![]);
+    }
+
     #[test]
     fn a_vif_that_is_closed_with_an_error_is_found_on_any_host() {
-        let found = |state: &str, error: &str| {
-            let vifs = format!(
-                r#"[{{"name":"vm1","kind":"virtio","state":"{state}",{error}"max_queues":1,
-                "queues":[]}}]"#
-            );
-            let pieces = [
-                ("sample-1/monotonic", "1.0"),
-                ("sample-2/monotonic", "2.0"),
-                ("sample-1/commands/ringway_vif_list_--json", vifs.as_str()),
-                ("sample-2/commands/ringway_vif_list_--json", vifs.as_str()),
-                ("sample-2/proc/net/dev", "Inter-|\n face |bytes"),
-            ];
-            let own = |(path, text): (&str, &str)| (path.to_owned(), format!("{text}\n"));
-            CHECK.outcome(&Host::new(Source::Memory(pieces.map(own).into()))).0
-        };
         let closed = found("Closed", r#""error":"slot 7 has 70000 bytes","#);
         assert_eq!((closed.len(), closed[0].severity), (1, Severity::Warning), "{closed:#?}");
         let said = "the guest of vm1 is not served (Closed): slot 7 has 70000 bytes";
