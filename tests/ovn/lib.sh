@@ -9,7 +9,7 @@ PATIENCE=${PATIENCE:-4}
 # Of the hosts, and of guests: a process in their namespaces.
 declare -A host guest
 over_bounds=''
-# Whether guests and the datapath leave each other work in their frames.
+# Whether the datapath takes frames in which work is left.
 offloads=off
 # What the page calls `ringway`.
 PATH=$work/bin:$PATH
@@ -171,8 +171,6 @@ describe() {
 
 # Serves the virtual machines of a host, those in its /etc/ringway/host.toml: HOST
 serve() {
-    # The datapath in Open vSwitch's own process would pass on frames without checksums, or uncut.
-    [ "$offloads" = on ] || on "$1" sed -i '/^bridge/a csum = false\ngso = false' /etc/ringway/host.toml
     ringway_start "$1" /etc/ringway/host.toml default
 }
 
@@ -202,10 +200,7 @@ echo_start() {
 
 # Starts an emulated Xen on a host, with one guest that has no vif yet: NAME HOST
 xen_start() {
-    {
-        [ "$offloads" = on ] || printf '[host]\ncsum = false\ngso = false\n'
-        printf '[[guest]]\nname = "%s"\nmemory-mib = 16\n' "$1"
-    } | on "$2" tee /etc/ringway/xen.toml
+    printf '[[guest]]\nname = "%s"\nmemory-mib = 16\n' "$1" | on "$2" tee /etc/ringway/xen.toml
     ringway_start "$2" /etc/ringway/xen.toml xen
     wait_until 30 "the guest $1" processes_of "$2" "guest run "
 }

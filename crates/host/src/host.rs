@@ -188,7 +188,7 @@ impl<W: World> Host<W> {
                 self.shared.datapaths.ask_again();
             }
             Event::PortDone(outcome) => self.port_done(outcome, now, parts)?,
-            Event::DatapathFound(found) => self.datapath_found(found, now, parts)?,
+            Event::DatapathFound(found) => self.datapath_found(found, now, parts),
             Event::PortsFound(paths) => {
                 paths.iter().for_each(|path| self.leave_if_unneeded(path));
             }

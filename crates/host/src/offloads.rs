@@ -1,8 +1,9 @@
 //! Which work a guest and its network may leave to each other: checksums and segmentation.
 //!
-//! [`decide`] says so for vifs of both kinds. A guest is offered that when it connects. What passes
-//! is changed at once, also for a guest that goes on to send by an older offer: what its network
-//! does not take is then done in software.
+//! [`decide`] says so for vifs of both kinds. A guest is offered everything, unless that is turned
+//! off: what its network does not take is done in software, as late as possible, so that the guest
+//! and its rings have few long frames. What is set applies at once, also to a guest that goes on to
+//! send by an older offer.
 
 use std::borrow::Cow;
 
@@ -34,9 +35,9 @@ enum Behind {
 /// What is decided of a vif.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offloading {
-    /// What its guest is offered when it connects.
+    /// What its guest is offered when it connects, and may get.
     pub(crate) offered: OffloadCaps,
-    /// What frames may ask for as they leave to its guest, or to its network device.
+    /// What its guest and its network may leave to each other.
     pub(crate) passing: OffloadCaps,
     /// Why, for people.
     pub(crate) why: Cow<'static, str>,
@@ -44,21 +45,22 @@ pub(crate) struct Offloading {
 
 fn decide(wish: OffloadWish, behind: Behind) -> Offloading {
     let caps = |are_on: bool| if are_on { OffloadCaps::ALL } else { NOTHING };
-    let (is_offered, passes, why) = match (wish, behind) {
-        (OffloadWish::All, _) => (true, true, "as set".into()),
-        (OffloadWish::None, _) => (false, false, "as set".into()),
-        (_, Behind::Switch) => (true, true, "the switch completes frames for who needs it".into()),
-        (_, Behind::Kernel) => (true, true, "the kernel completes frames".into()),
-        (_, Behind::OpenVswitch(Some(datapath))) => {
-            let takes = datapath.takes_offloads();
-            (takes, takes, format!("its bridge has {datapath}").into())
+    let (passes, why) = match (wish, behind) {
+        (OffloadWish::All, _) => (true, "as set".into()),
+        (OffloadWish::None, _) => (false, "as set".into()),
+        (_, Behind::Switch) => (true, "the switch completes frames for who needs it".into()),
+        (_, Behind::Kernel) => (true, "the kernel completes frames".into()),
+        (_, Behind::OpenVswitch(Some(datapath))) if datapath.takes_offloads() => {
+            (true, format!("its bridge has {datapath}").into())
         }
-        // Most have the kernel's, and a guest keeps what it is offered. Nothing is lost meanwhile.
+        (_, Behind::OpenVswitch(Some(datapath))) => {
+            (false, format!("ringway completes frames for its bridge, which has {datapath}").into())
+        }
         (_, Behind::OpenVswitch(None)) => {
-            (true, false, "Open vSwitch has not said yet which datapath its bridge has".into())
+            (false, "Open vSwitch has not said yet which datapath its bridge has".into())
         }
     };
-    Offloading { offered: caps(is_offered), passing: caps(passes), why }
+    Offloading { offered: caps(wish != OffloadWish::None), passing: caps(passes), why }
 }
 
 impl<W: World> VifState<W> {
@@ -77,14 +79,15 @@ impl<W: World> VifState<W> {
         self.offloading(shared).offered.and(shared.config.offloads)
     }
 
-    /// Whether frames leave to its guest and its network device as they would be on a wire.
+    /// Whether frames leave to its guest as they would be on a wire.
     pub(crate) fn is_plain(&self, shared: &Shared) -> bool {
-        self.offloading(shared).passing == NOTHING
+        self.offloading(shared).offered == NOTHING
     }
 
     /// The limits of the port of its network device.
     pub(crate) fn device_limits(&self, shared: &Shared) -> Limits {
-        Limits { is_plain: self.is_plain(shared), ..Limits::default() }
+        let is_plain = self.offloading(shared).passing == NOTHING;
+        Limits { is_plain, ..Limits::default() }
     }
 
     /// Applies what is decided now to a guest that is connected.
@@ -92,7 +95,7 @@ impl<W: World> VifState<W> {
         let Some(connection) = &self.connection else { return };
         self.apply_limits(hosting);
         let Some(device) = &self.device else { return };
-        device.tap.set_plain(self.is_plain(hosting.shared));
+        device.tap.set_plain(self.device_limits(hosting.shared).is_plain);
         // The kernel has its own way, which costs less.
         let caps = connection.caps.and(self.offloading(hosting.shared).passing);
         if let Err(error) = device.tap.set_offloads(caps) {
@@ -108,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vif_has_the_offloads_that_its_network_takes_or_those_that_are_set() {
+    fn a_guest_has_all_offloads_and_leaves_its_network_what_that_takes_or_those_that_are_set() {
         let version = |major, minor| Some(Version { major, minor });
         let cases = [
             (Behind::Switch, true),
@@ -117,18 +120,18 @@ mod tests {
             (Behind::OpenVswitch(Some(Datapath::Userspace)), false),
             (Behind::OpenVswitch(Some(Datapath::UserspaceTso(version(3, 1)))), false),
             (Behind::OpenVswitch(Some(Datapath::UserspaceTso(version(3, 5)))), true),
+            (Behind::OpenVswitch(None), false),
         ];
         for (behind, takes) in cases {
             let decided = decide(OffloadWish::Auto, behind);
-            let caps = if takes { OffloadCaps::ALL } else { NOTHING };
-            assert_eq!((decided.offered, decided.passing), (caps, caps), "{behind:?}");
+            let passing = if takes { OffloadCaps::ALL } else { NOTHING };
+            let expected = (OffloadCaps::ALL, passing);
+            assert_eq!((decided.offered, decided.passing), expected, "{behind:?}");
             for (wish, caps) in [(OffloadWish::All, OffloadCaps::ALL), (OffloadWish::None, NOTHING)]
             {
                 let decided = decide(wish, behind);
                 assert_eq!((decided.offered, decided.passing), (caps, caps), "{behind:?}");
             }
         }
-        let unknown = decide(OffloadWish::Auto, Behind::OpenVswitch(None));
-        assert_eq!((unknown.offered, unknown.passing), (OffloadCaps::ALL, NOTHING));
     }
 }

@@ -39,25 +39,20 @@ impl<W: World> Host<W> {
         Ok(())
     }
 
-    /// Has the vifs on a bridge have the offloads that suit its datapath.
+    /// Has frames leave to a bridge as its datapath takes them.
     pub(crate) fn datapath_found(
         &mut self,
         found: Result<Datapath, String>,
         now: Instant,
         parts: &mut Parts<'_, W>,
-    ) -> Result<(), Lost> {
+    ) {
         let Host { shared, vifs, virtio, .. } = self;
-        let Some(bridge) = shared.datapaths.found(found) else { return Ok(()) };
-        let is_on = |state: &VifState<W>| state.ovs().is_some_and(|it| it.name == bridge.name);
+        let Some(bridge) = shared.datapaths.found(found) else { return };
         let (_, mut hosting) = parts.split(shared, now);
-        for state in virtio.iter().map(|it| &it.state).filter(|state| is_on(state)) {
+        let states = vifs.values().map(|it| &it.state).chain(virtio.iter().map(|it| &it.state));
+        for state in states.filter(|it| it.ovs().is_some_and(|it| it.name == bridge.name)) {
             state.apply_offloads(&mut hosting);
         }
-        for xen in vifs.values_mut().filter(|xen| is_on(&xen.state)) {
-            xen.state.apply_offloads(&mut parts.split(shared, now).1);
-            xen.offer_offloads(shared, parts, now)?;
-        }
-        Ok(())
     }
 
     /// Forgets the datapaths of bridges on which no vif is any more. A vif that is made again at

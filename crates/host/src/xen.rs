@@ -156,7 +156,7 @@ impl<W: World> XenVif<W> {
     }
 
     /// Offers the guest what is decided of its offloads, for when it connects the next time.
-    pub(crate) fn offer_offloads(
+    fn offer_offloads(
         &mut self,
         shared: &mut Shared,
         parts: &mut Parts<'_, W>,
