@@ -337,7 +337,7 @@ impl<Q: PortQueue> Source<Q> {
             self.show_wait(context.now);
         }
         if matches!(ingested, Ok(Ingested::Polled)) {
-            self.report_arrivals(budget, context);
+            self.report_arrivals(context);
         }
         self.empty_turns = self.empty_turns.saturating_add(1);
         if !context.batch.is_empty() {
@@ -399,13 +399,14 @@ impl<Q: PortQueue> Source<Q> {
         self.limits.spend(batch);
     }
 
-    /// Reports a batch, taken in with this budget, to the ports that send to it through a bridge.
-    fn report_arrivals(&mut self, budget: Budget, context: &mut EngineParts<'_>) {
+    /// Reports a batch to the ports that send to it through a bridge.
+    fn report_arrivals(&mut self, context: &mut EngineParts<'_>) {
         let Some(bridge_queue) = &mut self.bridge_queue else { return };
         let frames = context.batch.len();
         let bytes: usize = context.batch.iter().map(Frame::len).sum();
         let is_starved = matches!(self.state, Ingress::Starved);
-        let is_all = !is_starved && frames < budget.frames && bytes < budget.bytes;
+        // Of a device, which has nothing to arm. What it merges is less than it has read.
+        let is_all = !is_starved && matches!(self.queue.arm(), Ok(Pending::Nothing));
         *context.must_wake_senders |=
             bridge_queue.report_batch(Backlog { frames, bytes }, cost_of(frames, bytes), is_all);
     }
