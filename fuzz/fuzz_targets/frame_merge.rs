@@ -1,15 +1,18 @@
 //! Frames that are written as one: what is cut from the whole is what would be cut from the frames,
-//! and nothing of a flow overtakes what came before it.
+//! and nothing of a flow overtakes what came before it. Frames that are read as one: what is cut
+//! from the whole is the very frames.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ringway_datapath::headers::parse;
-use ringway_datapath::merge::{Place, Run};
+use ringway_datapath::checksum::{complete, complete_ipv4_header};
+use ringway_datapath::headers::{Transport, parse};
+use ringway_datapath::merge::{Place, Run, merge_batch};
 use ringway_datapath::segment::prepare;
 use ringway_datapath::vnet::offload_from_vnet;
 use ringway_datapath::{
-    Checksum, Frame, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps, PoolBudget,
+    Checksum, Frame, FrameBatch, FramePool, FrameQueue, Gso, GsoKind, Offload, OffloadCaps,
+    PoolBudget,
 };
 use ringway_fuzz::{Input, frames};
 
@@ -45,8 +48,46 @@ fuzz_target!(|data: &[u8]| {
         frame.offload = Offload { checksum: Checksum::Blank, gso };
         made.push(frame);
     }
-    check(made, &mut pool);
+    match input.flag() {
+        true => check_read(made, &mut input, &mut pool),
+        false => check(made, &mut pool),
+    }
 });
+
+/// Checks what becomes one frame of what was read.
+fn check_read(made: Vec<Frame>, input: &mut Input<'_>, pool: &mut FramePool) {
+    let mut batch = FrameBatch::new();
+    for mut frame in made {
+        frame.offload = Offload::NONE;
+        if let Some(headers) = parse(frame.bytes()).filter(|_| !input.flag()) {
+            let _ = complete_ipv4_header(frame.bytes_mut(), &headers);
+            // Fails without a TCP header.
+            let _ = complete(frame.bytes_mut());
+        }
+        batch.push(frame);
+    }
+    let before = in_flows(batch.iter().map(|frame| without_changes(frame.bytes())));
+    merge_batch(&mut batch, 0, pool, |_| true);
+    let mut after = Vec::new();
+    for frame in batch {
+        if frame.offload.gso.is_none() {
+            after.push(without_changes(frame.bytes()));
+            continue;
+        }
+        let Some(segments) = cut(frame, pool) else { return };
+        after.extend(segments);
+    }
+    assert_eq!(in_flows(after.into_iter()), before, "other frames");
+}
+
+/// Frames, those of each flow in order.
+fn in_flows(frames: impl Iterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut frames: Vec<Vec<u8>> = frames.collect();
+    frames.sort_by_key(|bytes| {
+        parse(bytes).map(|headers| (headers.addresses(bytes).to_vec(), headers.ports(bytes)))
+    });
+    frames
+}
 
 /// Writes the sequence number and the length.
 fn set_place(bytes: &mut [u8], l4: usize, place: usize) {
@@ -95,26 +136,35 @@ fn check(made: Vec<Frame>, pool: &mut FramePool) {
     assert_eq!(of_whole, apart, "other segments");
 }
 
-/// The segments of a frame, without what merging may change: the IPv4 identification and its
-/// checksum, and PSH. `None` if there is no memory for them or they are too many.
+/// The segments of a frame, without what merging may change. `None` if there is no memory for them
+/// or they are too many.
 fn cut(frame: Frame, pool: &mut FramePool) -> Option<Vec<Vec<u8>>> {
     let mut out = FrameQueue::new();
     prepare(frame, OffloadCaps::NONE, pool, &mut out).ok()?;
     let mut segments = Vec::new();
     for segment in out {
         let headers = parse(segment.bytes()).expect("a segment has headers");
-        let mut bytes = segment.bytes().to_vec();
+        let bytes = segment.bytes();
         let sum =
-            frames::transport_sum(headers.addresses(&bytes), 6, &bytes[headers.l4..headers.end]);
+            frames::transport_sum(headers.addresses(bytes), 6, &bytes[headers.l4..headers.end]);
         assert_eq!(sum, 0xffff, "{headers:?}");
-        if bytes[12] == 0x08 {
-            bytes[18..20].fill(0);
-            bytes[24..26].fill(0);
-        }
-        bytes[headers.l4 + 13] &= !8;
-        bytes[headers.l4 + 16..headers.l4 + 18].fill(0);
-        segments.push(bytes);
+        segments.push(without_changes(bytes));
         pool.recycle(segment);
     }
     Some(segments)
+}
+
+/// A segment without what merging may change: the IPv4 identification and its checksum, and PSH.
+fn without_changes(segment: &[u8]) -> Vec<u8> {
+    let mut bytes = segment.to_vec();
+    let Some(headers) = parse(segment).filter(|it| it.transport == Some(Transport::Tcp)) else {
+        return bytes;
+    };
+    if bytes[12] == 0x08 {
+        bytes[18..20].fill(0);
+        bytes[24..26].fill(0);
+    }
+    bytes[headers.l4 + 13] &= !8;
+    bytes[headers.l4 + 16..headers.l4 + 18].fill(0);
+    bytes
 }

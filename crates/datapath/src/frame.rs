@@ -33,7 +33,7 @@ pub const BATCH: usize = 64;
 /// Capacity of a small buffer: a 1500-byte frame with its VLAN tags and room to spare.
 pub const SMALL_LEN: usize = 2048;
 /// A segment size that every sender may use: the default of RFC 9293, section 3.7.1, is 536 bytes.
-const SEGMENT_USUAL: usize = 512;
+pub(crate) const SEGMENT_USUAL: usize = 512;
 /// Cost of making a segment into a frame and handling it, in bytes copied: the 3 us that a kernel
 /// takes.
 const FRAME_WORK: usize = 16 << 10;

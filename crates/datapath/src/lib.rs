@@ -91,6 +91,14 @@ pub enum GsoKind {
 }
 
 impl GsoKind {
+    /// TCP over this version of IP.
+    pub const fn tcp(version: IpVersion) -> GsoKind {
+        match version {
+            IpVersion::V4 => GsoKind::TcpV4,
+            IpVersion::V6 => GsoKind::TcpV6,
+        }
+    }
+
     /// The IP version of the frame and of its segments.
     pub const fn version(self) -> IpVersion {
         match self {

@@ -1,28 +1,34 @@
 //! TCP frames of one flow that continue each other, as one frame: what the receiving kernel would
 //! make of them (GRO), made before they are written to it, so that it has fewer frames to handle.
+//! [`merge_batch`] does so for a guest with what was read for it.
 //!
-//! Only frames with pending segmentation begin a run. What joins it follows the rules of Linux
-//! (`tcp_gro_receive` in `net/ipv4/tcp_offload.c`, `inet_gro_receive` in `net/ipv4/af_inet.c`):
-//! cutting the whole gives the segments that the frames would have been cut into. Two rules differ.
-//! Linux keeps the first window that is advertised and ends a run at PSH; here another window ends
-//! it, and PSH does not: the whole has it if one of its frames has it, and what follows is here
-//! already, so that nothing waits.
+//! Of frames to be written, only those with pending segmentation begin a run. What joins it follows
+//! the rules of Linux (`tcp_gro_receive` in `net/ipv4/tcp_offload.c`, `inet_gro_receive` in
+//! `net/ipv4/af_inet.c`): cutting the whole gives the segments that the frames would have been cut
+//! into. Two rules differ. Linux keeps the first window that is advertised and ends a run at PSH;
+//! here another window ends it, and PSH does not: the whole has it if one of its frames has it, and
+//! what follows is here already, so that nothing waits.
 //!
 //! Over IPv4 the whole may exceed 64 KiB. Its header then has the length 0, which Linux reads as
 //! "all that is in the buffer" from 6.3 on (`iph_totlen`).
+
+mod batch;
 
 use arrayvec::ArrayVec;
 use ringway_wire::vnet::{
     VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6, VirtioNetHdr,
 };
 
-use crate::checksum::{complete_ipv4_header, set_pseudo, write};
+use crate::checksum::{Sum, complete_ipv4_header, pseudo_sum, set_pseudo, write};
 use crate::fields::{
     IPV4_CHECKSUM_OFFSET, IPV4_DF, IPV4_FLAGS_OFFSET, IPV4_LEN_OFFSET, IPV6_LEN_OFFSET, TCP_ACK,
     TCP_ECE, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_SEQUENCE_OFFSET,
 };
+use crate::frame::SEGMENT_USUAL;
 use crate::headers::{ETH_LEN, Headers, IPV6_LEN, IpVersion, PROTO_TCP, Transport, chunk};
-use crate::{Checksum, Frame, Gso, GsoKind};
+use crate::{Checksum, Frame, Gso, GsoKind, Offload};
+
+pub use batch::merge_batch;
 
 /// The most bytes of headers of a run: Ethernet, IPv6 without extensions, TCP with all options.
 const HEAD_MAX: usize = ETH_LEN + IPV6_LEN + 60; // not a limit: longer ones are not merged
@@ -41,6 +47,8 @@ pub struct Run {
     payload: usize,
     /// The most bytes of the whole.
     len_max: usize,
+    /// Whether its frames are as they were on a wire, each one segment.
+    is_plain: bool,
     /// Nothing may follow: the last frame ended with a short segment, or the connection.
     is_closed: bool,
 }
@@ -64,13 +72,29 @@ impl Run {
         if first.len() >= len_max || gso.kind.transport() != Transport::Tcp {
             return None;
         }
-        let headers = first.headers()?;
+        Run::of(first, first.headers()?, gso, len_max)
+    }
+
+    /// A run of frames as they were on a wire, which this one begins, of at most `len_max` bytes.
+    /// Shorter segments would count as abuse: see [`Frame::excess_segments`].
+    fn begin_plain(first: &Frame, headers: Headers, len_max: usize) -> Option<Run> {
+        let size = headers.end - headers.payload;
+        if first.offload != Offload::NONE || size < SEGMENT_USUAL {
+            return None;
+        }
+        let gso = Gso { kind: GsoKind::tcp(headers.version), size: u16::try_from(size).ok()? };
+        let run = Run::of(first, headers, gso, len_max).filter(|_| is_sound(first, &headers))?;
+        Some(Run { is_plain: true, ..run })
+    }
+
+    fn of(first: &Frame, headers: Headers, gso: Gso, len_max: usize) -> Option<Run> {
         if gso.kind.version() != headers.version || !is_mergeable(first, &headers) {
             return None;
         }
         let head = Head::try_from(first.bytes().get(..headers.payload)?).ok()?;
         let payload = headers.end - headers.payload;
-        let run = Run { headers, gso, head, payload, len_max, is_closed: false };
+        let (is_plain, is_closed) = (false, false);
+        let run = Run { headers, gso, head, payload, len_max, is_plain, is_closed };
         (!run.is_last(run.head[headers.l4 + TCP_FLAGS_OFFSET], payload)).then_some(run)
     }
 
@@ -86,11 +110,17 @@ impl Run {
 
     /// Where a frame that leaves after the run's frames belongs.
     pub fn place(&mut self, next: &Frame) -> Place {
-        let Some(headers) = next.headers() else { return Place::Elsewhere };
-        if !self.may_be_same_flow(next.bytes(), &headers) {
+        match next.headers() {
+            Some(headers) => self.place_of(next, &headers),
+            None => Place::Elsewhere,
+        }
+    }
+
+    fn place_of(&mut self, next: &Frame, headers: &Headers) -> Place {
+        if !self.may_be_same_flow(next.bytes(), headers) {
             return Place::Elsewhere;
         }
-        match self.joined(next, &headers) {
+        match self.joined(next, headers) {
             Some(()) => Place::Next,
             None => Place::Behind,
         }
@@ -111,6 +141,7 @@ impl Run {
         let payload = headers.end - headers.payload;
         let size = usize::from(self.gso.size);
         let has_size = match next.offload.gso {
+            _ if self.is_plain => next.offload == Offload::NONE && payload <= size,
             Some(gso) => gso == self.gso,
             None => next.offload.checksum == Checksum::Blank && payload <= size,
         };
@@ -122,6 +153,9 @@ impl Run {
         let head = next.bytes().get(..headers.payload)?;
         let follows = sequence(&self.head, headers.l4)?.wrapping_add(self.payload.try_into().ok()?);
         if !self.is_like(headers, head) || sequence(head, headers.l4)? != follows {
+            return None;
+        }
+        if self.is_plain && !is_sound(next, headers) {
             return None;
         }
         let flags = head[headers.l4 + TCP_FLAGS_OFFSET];
@@ -168,11 +202,7 @@ impl Run {
     pub fn finish(mut self) -> (VirtioNetHdr, Head) {
         let end = self.head.len() + self.payload;
         let headers = Headers { end, ..self.headers };
-        let (at, len) = match headers.version {
-            IpVersion::V4 => (headers.l3 + IPV4_LEN_OFFSET, end - headers.l3),
-            IpVersion::V6 => (headers.l3 + IPV6_LEN_OFFSET, end - headers.l3 - IPV6_LEN),
-        };
-        let len = u16::try_from(len).unwrap_or(0).to_be_bytes();
+        let (at, len) = ip_len(&headers);
         let filled = write(&mut self.head, at, len)
             .and_then(|()| complete_ipv4_header(&mut self.head, &headers))
             .and_then(|()| set_pseudo(&mut self.head, &headers));
@@ -208,6 +238,30 @@ fn is_mergeable(frame: &Frame, headers: &Headers) -> bool {
         && headers.payload < headers.end
         && flags & !(TCP_ECE | TCP_PSH | TCP_FIN) == TCP_ACK;
     is_plain && is_data && headers.l3 == ETH_LEN && headers.end == frame.len()
+}
+
+/// Where an IP header has the length of its packet, and that length; 0 if it is too long.
+fn ip_len(headers: &Headers) -> (usize, [u8; 2]) {
+    let (at, len) = match headers.version {
+        IpVersion::V4 => (IPV4_LEN_OFFSET, headers.end - headers.l3),
+        IpVersion::V6 => (IPV6_LEN_OFFSET, headers.end - headers.l3 - IPV6_LEN),
+    };
+    (headers.l3 + at, u16::try_from(len).unwrap_or(0).to_be_bytes())
+}
+
+/// Whether the checksums of a TCP frame are right, that of an IPv4 header among them, and the
+/// length of its packet.
+fn is_sound(frame: &Frame, headers: &Headers) -> bool {
+    let bytes = frame.bytes();
+    let (at, len) = ip_len(headers);
+    let Some(segment) = bytes.get(headers.l4..headers.end) else { return false };
+    let is_right = |sum: Sum| sum.checksum() == [0, 0];
+    let is_header_right = match headers.version {
+        IpVersion::V4 => is_right(Sum::of(&bytes[headers.l3..headers.l4])),
+        IpVersion::V6 => true,
+    };
+    let pseudo = pseudo_sum(headers.addresses(bytes), Transport::Tcp, segment.len());
+    chunk(bytes, at) == Some(len) && is_header_right && is_right(pseudo.and(Sum::of(segment)))
 }
 
 fn sequence(head: &[u8], l4: usize) -> Option<u32> {
