@@ -125,10 +125,12 @@ fn segment_count(payload_len: usize, segment_len: usize) -> usize {
     payload_len.div_ceil(segment_len.max(1)).max(1)
 }
 
+/// Whether a port with `caps` takes frames that are to be cut as `kind`.
+///
 /// Each segment needs its own checksum, and the whole needs several slots, so segmentation can be
 /// left to the far side only if it also takes blank checksums and several slots.
 #[inline]
-fn takes_gso(caps: OffloadCaps, kind: GsoKind) -> bool {
+pub fn takes_gso(caps: OffloadCaps, kind: GsoKind) -> bool {
     caps.scatter_gather
         && match kind {
             GsoKind::TcpV4 => caps.gso_v4 && caps.checksum_v4,

@@ -9,9 +9,11 @@ mod vif_or_tap;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_datapath::headers::IpVersion;
+use ringway_datapath::segment::takes_gso;
+use ringway_datapath::{GsoKind, OffloadCaps, QueueCounters};
 use ringway_sys::tun::{QueueMode, QueueState, TunFile, TunOffload};
 
 pub use queue::TapQueue;
@@ -29,12 +31,14 @@ pub struct Tap {
     enabled: usize,
     /// Work that may be left to the kernel in frames written to the device.
     caps: OffloadCaps,
-    writing: Arc<Writing>,
+    modes: Arc<Modes>,
 }
 
-/// How the queues of a device write frames.
+/// How the queues of a device read and write frames.
 #[derive(Debug, Default)]
-struct Writing {
+struct Modes {
+    /// What [`merge_read`](Tap::merge_read) was last given: a bit for each version of IP.
+    merged_versions: AtomicU8,
     /// What [`merge`](Tap::merge) was last given.
     merge_len: AtomicUsize,
     /// What [`set_plain`](Tap::set_plain) was last given.
@@ -71,7 +75,7 @@ impl Tap {
         for _ in 1..queues {
             files.push(Arc::new(TunFile::open(&name, mode)?));
         }
-        let tap = Tap { name, enabled: files.len(), files, caps, writing: Arc::default() };
+        let tap = Tap { name, enabled: files.len(), files, caps, modes: Arc::default() };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
@@ -89,7 +93,7 @@ impl Tap {
         for file in files.iter().filter(|file| file.queue_state().is_ok_and(is_detached)) {
             file.set_queue(QueueState::Attached)?;
         }
-        let tap = Tap { name, enabled: files.len(), files, caps, writing: Arc::default() };
+        let tap = Tap { name, enabled: files.len(), files, caps, modes: Arc::default() };
         tap.set_offloads(OffloadCaps::NONE)?;
         Ok(tap)
     }
@@ -132,7 +136,19 @@ impl Tap {
     /// It is for a device whose frames end in this kernel, which then handles fewer. One that
     /// forwards them would have to cut them again. Linux before 6.3 takes at most 64 KiB.
     pub fn merge(&self, len_max: usize) {
-        self.writing.merge_len.store(len_max, Ordering::Relaxed);
+        self.modes.merge_len.store(len_max, Ordering::Relaxed);
+    }
+
+    /// Lets queues merge TCP frames of a flow that continue each other as they read them, for a
+    /// receiver that takes these offloads; [`OffloadCaps::NONE`], as at first, to read each as it
+    /// is. This can be called at any time.
+    ///
+    /// It is for a device that gets its frames from a network without long ones, for one guest.
+    pub fn merge_read(&self, caps: OffloadCaps) {
+        let versions = [IpVersion::V4, IpVersion::V6];
+        let taken = versions.into_iter().filter(|it| takes_gso(caps, GsoKind::tcp(*it)));
+        let bits = taken.fold(0, |bits, version| bits | bit(version));
+        self.modes.merged_versions.store(bits, Ordering::Relaxed);
     }
 
     /// Sets whether queues write what is marked valid with its checksum, as it would be on a wire,
@@ -142,7 +158,7 @@ impl Tap {
     /// as a switch may. Frames that ask for work still leave it to the kernel, so who calls this
     /// completes those.
     pub fn set_plain(&self, is_plain: bool) {
-        self.writing.is_plain.store(is_plain, Ordering::Relaxed);
+        self.modes.is_plain.store(is_plain, Ordering::Relaxed);
     }
 
     /// Enables the first `count` queues and disables the others, so that a vif can reconnect with
@@ -192,10 +208,18 @@ impl Tap {
         files
             .zip(counters)
             .map(|(file, counters)| {
-                let (file, writing) = (Arc::clone(file), Arc::clone(&self.writing));
-                TapQueue::new(file, side, self.caps, counters, writing)
+                let (file, modes) = (Arc::clone(file), Arc::clone(&self.modes));
+                TapQueue::new(file, side, self.caps, counters, modes)
             })
             .collect()
+    }
+}
+
+/// A version of IP, as a bit.
+fn bit(version: IpVersion) -> u8 {
+    match version {
+        IpVersion::V4 => 1,
+        IpVersion::V6 => 2,
     }
 }
 

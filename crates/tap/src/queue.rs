@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use ringway_datapath::merge::{Place, Run};
+use ringway_datapath::merge::{Place, Run, merge_batch};
 use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
     BODY_LEN_MAX, Budget, DropReason, End, Ends, Frame, FrameBatch, FramePool, FrameQueue,
@@ -18,7 +18,7 @@ use ringway_sys::SharedPages;
 use ringway_sys::tun::{PARTS_MAX, Part, TunFile, WriteOutcome};
 use ringway_wire::vnet::VirtioNetHdr;
 
-use crate::Writing;
+use crate::{Modes, bit};
 
 /// One queue of a TAP device.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct TapQueue {
     counters: Arc<QueueCounters>,
     /// Where long incoming frames are put; `None` to put them into buffers.
     page_pool: Option<Box<dyn PagePool>>,
-    writing: Arc<Writing>,
+    modes: Arc<Modes>,
     /// The last ingress stopped before it found the device empty, so that no event will come.
     may_have_more: bool,
 }
@@ -50,10 +50,10 @@ impl TapQueue {
         side: Side,
         caps: OffloadCaps,
         counters: Arc<QueueCounters>,
-        writing: Arc<Writing>,
+        modes: Arc<Modes>,
     ) -> TapQueue {
         let page_pool = None;
-        TapQueue { file, side, caps, counters, page_pool, writing, may_have_more: false }
+        TapQueue { file, side, caps, counters, page_pool, modes, may_have_more: false }
     }
 
     /// Puts long incoming frames, except their first page, into these pages.
@@ -121,7 +121,7 @@ impl TapQueue {
 
     /// Writes one frame.
     fn write(&mut self, frame: &mut Frame, pool: &mut FramePool) -> io::Result<Written> {
-        let is_plain = self.writing.is_plain.load(Ordering::Relaxed);
+        let is_plain = self.modes.is_plain.load(Ordering::Relaxed);
         let header = match vnet_for_tap(frame, is_plain, pool) {
             Ok(header) => header,
             Err(reason) => return Ok(Written::Dropped(reason)),
@@ -161,7 +161,7 @@ impl TapQueue {
 
     /// Takes the frames that continue this one out of those that leave after it.
     fn run_of(&self, first: &Frame, from: &mut FrameQueue) -> Option<(Run, Members)> {
-        let mut run = Run::begin(first, self.writing.merge_len.load(Ordering::Relaxed))?;
+        let mut run = Run::begin(first, self.modes.merge_len.load(Ordering::Relaxed))?;
         let mut members = Members::new();
         let mut at = 0;
         while at < from.len().min(LOOK_AHEAD) && !members.is_full() && !run.is_closed() {
@@ -209,6 +209,7 @@ impl PortQueue for TapQueue {
         let mut tally = Tally::default();
         let mut result = Ok(());
         let mut room = Room::default();
+        let start = into.len();
         self.may_have_more = true;
         // Drops count against the room, too, so a call is bounded whatever the kernel sends.
         for _ in 0..into.remaining_capacity().min(budget.frames) {
@@ -233,6 +234,10 @@ impl PortQueue for TapQueue {
         }
         if let Some(unused) = room.large {
             pool.recycle(unused);
+        }
+        let merged = self.modes.merged_versions.load(Ordering::Relaxed);
+        if merged != 0 && into.len() > start + 1 {
+            merge_batch(into, start, pool, |version| merged & bit(version) != 0);
         }
         self.count_ingress(tally.frames, tally.bytes);
         result

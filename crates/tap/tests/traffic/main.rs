@@ -54,13 +54,14 @@ fn main() -> Outcome {
         probe => drop(probe?),
     }
     type Test = (&'static str, fn() -> Outcome);
-    let tests: [Test; 14] = [
+    let tests: [Test; 15] = [
         ("ping_crosses_over_ipv4_and_ipv6", ping_crosses),
         ("large_segments_cross_where_the_reader_takes_them", large_segments_cross),
         ("the_ends_of_large_segments_cross_in_pages", segments_cross_in_pages),
         ("segments_cross_where_writes_are_merged", merged_segments_cross),
         ("linux_takes_segments_that_continue_each_other_as_one_packet", merged_segments),
         ("without_offloads_no_frame_exceeds_the_mtu", no_large_segments),
+        ("segments_cross_as_one_where_reads_are_merged", merged_reads_cross),
         ("queues_are_disabled_and_enabled_under_connections", queues_come_and_go),
         ("a_device_is_taken_over_with_another_number_of_queues", another_process_takes_over),
         ("passed_queues_need_no_capability", passed_queues),
@@ -122,6 +123,20 @@ fn no_large_segments() -> Outcome {
 
 fn merged_segments_cross() -> Outcome {
     transfer(OffloadCaps::ALL, Bodies::Merged)?;
+    Ok(())
+}
+
+/// What Linux has cut for a device is one frame again.
+fn merged_reads_cross() -> Outcome {
+    let (a, b) = (Guest::start(1, 2, OffloadCaps::NONE)?, Guest::start(2, 2, OffloadCaps::NONE)?);
+    [&a, &b].into_iter().for_each(|guest| guest.tap.merge_read(OffloadCaps::ALL));
+    let wire = Wire::start(a.ports(), b.ports())?;
+    for address in [b.v4(), b.v6()] {
+        stream(&a, &b, address)?;
+    }
+    let report = wire.stop()?;
+    report.assert_nothing_leaked();
+    assert!(report.with_gso > 0 && report.longest > MTU_FRAME_LEN, "{} bytes", report.longest);
     Ok(())
 }
 
