@@ -112,6 +112,10 @@ impl ringway_host::Tap for HostTap {
         self.0.set_plain(is_plain);
     }
 
+    fn merge_read(&self, caps: OffloadCaps) {
+        self.0.merge_read(caps);
+    }
+
     fn set_enabled(&mut self, count: u16) -> io::Result<()> {
         self.0.set_enabled(count)
     }

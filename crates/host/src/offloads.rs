@@ -63,6 +63,14 @@ fn decide(wish: OffloadWish, behind: Behind) -> Offloading {
     Offloading { offered: caps(wish != OffloadWish::None), passing: caps(passes), why }
 }
 
+impl Offloading {
+    /// For which offloads frames from the network are merged, if the guest takes these: a network
+    /// that takes long frames brings some, or its kernel merges them itself.
+    fn merged(&self, caps: OffloadCaps) -> OffloadCaps {
+        if self.passing == NOTHING { self.offered.and(caps) } else { OffloadCaps::NONE }
+    }
+}
+
 impl<W: World> VifState<W> {
     /// What is decided of it.
     pub(crate) fn offloading(&self, shared: &Shared) -> Offloading {
@@ -88,6 +96,14 @@ impl<W: World> VifState<W> {
     pub(crate) fn device_limits(&self, shared: &Shared) -> Limits {
         let is_plain = self.offloading(shared).passing == NOTHING;
         Limits { is_plain, ..Limits::default() }
+    }
+
+    /// For which offloads frames from its network device are merged, if its guest takes these.
+    pub(crate) fn merged(&self, caps: OffloadCaps, shared: &Shared) -> OffloadCaps {
+        match self.headroom.get() {
+            0 => self.offloading(shared).merged(caps),
+            _ => OffloadCaps::NONE,
+        }
     }
 
     /// Applies what is decided now to a guest that is connected.
@@ -127,10 +143,13 @@ mod tests {
             let passing = if takes { OffloadCaps::ALL } else { NOTHING };
             let expected = (OffloadCaps::ALL, passing);
             assert_eq!((decided.offered, decided.passing), expected, "{behind:?}");
+            let merged = if takes { OffloadCaps::NONE } else { OffloadCaps::NETIF };
+            assert_eq!(decided.merged(OffloadCaps::NETIF), merged, "{behind:?}");
             for (wish, caps) in [(OffloadWish::All, OffloadCaps::ALL), (OffloadWish::None, NOTHING)]
             {
                 let decided = decide(wish, behind);
                 assert_eq!((decided.offered, decided.passing), (caps, caps), "{behind:?}");
+                assert!(!decided.merged(OffloadCaps::ALL).gso_v4, "as set");
             }
         }
     }

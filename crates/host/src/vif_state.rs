@@ -162,6 +162,9 @@ impl<W: World> VifState<W> {
             let limit = |id| Command::Limit { id, limits: limits.clone() };
             command(hosting.engines, port, limit);
         }
+        if let Some(device) = &self.device {
+            device.tap.merge_read(self.merged(connection.caps, shared));
+        }
     }
 
     /// The multicast addresses that its guest has ordered; `None` if they are not known.
@@ -201,6 +204,7 @@ impl<W: World> VifState<W> {
     ) -> io::Result<()> {
         let policy = self.device_policy(shared);
         let (limits, passing) = (self.device_limits(shared), self.offloading(shared).passing);
+        let merged = self.merged(caps, shared);
         let Some(device) = &mut self.device else { return Ok(()) };
         // Until it has engines, a comparison of devices attaches it again.
         device.is_detached = true;
@@ -213,6 +217,7 @@ impl<W: World> VifState<W> {
         let count = count.min(device.queues_made);
         device.enable(count, caps.and(passing))?;
         device.tap.set_plain(limits.is_plain);
+        device.tap.merge_read(merged);
         let counters: Vec<Arc<QueueCounters>> = (0..count).map(|_| Arc::default()).collect();
         let queues = device.queues(&counters);
         let attachments = queues.into_iter().zip(counters).map(|(queue, counters)| Attachment {

@@ -532,6 +532,9 @@ impl<W: Wire> Tap for SimTap<W> {
         self.wire().into_iter().for_each(|wire| wire.set_plain(is_plain));
     }
 
+    /// Frames of a world stay as they are.
+    fn merge_read(&self, _: OffloadCaps) {}
+
     fn set_enabled(&mut self, count: u16) -> io::Result<()> {
         let (wire, most) = (self.wire()?, self.0.queues);
         if !(1..=most).contains(&count) {

@@ -116,6 +116,10 @@ pub trait Tap: Sized {
     /// Sets whether frames leave by it with their checksums, also those that are marked valid.
     fn set_plain(&self, is_plain: bool);
 
+    /// Sets the offloads of the guest for which frames that enter by it are merged; with none, as
+    /// at first, each enters as it is.
+    fn merge_read(&self, caps: OffloadCaps);
+
     /// Enables the first `count` queues and disables the others.
     ///
     /// # Errors
