@@ -3,7 +3,8 @@
 //! All frames of a flow go to one queue, in both directions, so that TCP sees no reordering and one
 //! core serves a connection. Two algorithms are known: the default, [`flow_hash`] with
 //! [`queue_of`], and [`toeplitz`], which a frontend can select over its control ring ([`control`]).
-//! [`placement`] works backwards: it finds streams for given queues.
+//! [`placement`] works backwards: it finds streams for given queues. [`balance`] says which flows
+//! should leave a queue that has too many.
 //!
 //! Nothing here keeps state per flow, reads a clock or allocates while frames pass.
 //!
@@ -34,6 +35,7 @@
 
 extern crate alloc;
 
+pub mod balance;
 pub mod control;
 mod flow;
 pub mod placement;
