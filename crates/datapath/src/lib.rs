@@ -48,7 +48,9 @@ pub use multicast::{FilterFull, MulticastFilter};
 pub use pending::Pending;
 pub use port_id::PortId;
 #[cfg(feature = "std")]
-pub use queue::{Budget, PortQueue, Probe, QueueDown, QueueTraits, Result, Wakers, Woken};
+pub use queue::{
+    Budget, PeerProgress, PortQueue, Probe, QueueDown, QueueTraits, Result, Wakers, Woken,
+};
 pub use receipt::{Receipt, Receipts};
 pub use rules::{
     IpNetwork, LockingMode, Mirrored, MirroredPassage, MulticastRouter, PortRules, VlanRules,

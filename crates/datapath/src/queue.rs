@@ -62,6 +62,12 @@ pub trait PortQueue {
     /// How many frames of `len` bytes could leave now; `None` if the queue cannot know. If there is
     /// no room for any, the next [`arm`](PortQueue::arm) asks for an event when there is.
     fn room_for(&mut self, len: usize) -> Option<usize>;
+
+    /// How far the peer has come in what left by this queue; `None` if the queue cannot know. That
+    /// of a frontend cannot: a response says that a frame was copied, not that it was forwarded.
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
+        None
+    }
 }
 
 /// A queue whose events are descriptors that a thread can wait for.
@@ -140,6 +146,12 @@ macro_rules! queue_of_variants {
                     $($name::$variant(queue) => queue.room_for(len),)+
                 }
             }
+
+            fn peer_progress(&mut self) -> Option<$crate::PeerProgress> {
+                match self {
+                    $($name::$variant(queue) => queue.peer_progress(),)+
+                }
+            }
         }
 
         impl<$v: $crate::Wakers> $crate::Wakers for $name<$v> {
@@ -175,6 +187,34 @@ pub struct Budget {
 impl Budget {
     /// A full batch.
     pub const BATCH: Budget = Budget { frames: BATCH, bytes: usize::MAX };
+}
+
+/// How far the peer of a ring has come in the buffers that were filled for it, as it shows by the
+/// buffers that it makes available: while it does not have one back, its slot is taken. So this is
+/// what it has taken at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerProgress {
+    filled: u16,
+    taken: u16,
+}
+
+impl PeerProgress {
+    /// Of a ring with `size` slots, at most 2^15, of which `available` have empty buffers. `filled`
+    /// counts the buffers that were filled, from any number on and wrapping.
+    pub fn new(filled: u16, available: u16, size: u16) -> PeerProgress {
+        PeerProgress { filled, taken: filled.wrapping_sub(size.saturating_sub(available)) }
+    }
+
+    /// A mark behind all that was filled.
+    pub fn mark(self) -> u16 {
+        self.filled
+    }
+
+    /// Whether the peer has taken what was filled before this mark. The mark is not older than 2^15
+    /// buffers; of an older one it may seem that the peer has not.
+    pub fn has_taken(self, mark: u16) -> bool {
+        self.taken.wrapping_sub(mark) < 1 << 15
+    }
 }
 
 /// Properties of a queue, fixed from attach to detach.
@@ -225,5 +265,33 @@ impl QueueDown {
     #[cold]
     pub fn peer(fault: impl Error + Send + Sync + 'static) -> QueueDown {
         QueueDown::Peer(Box::new(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_taken_what_it_makes_room_for() {
+        for start in [0_u16, 100, 65_500] {
+            let after = |filled: u16, available| {
+                PeerProgress::new(start.wrapping_add(filled), available, 256)
+            };
+            let mark = after(10, 246).mark();
+            assert!(!after(10, 246).has_taken(mark), "none of its slots is available again");
+            assert!(!after(10, 255).has_taken(mark));
+            assert!(after(10, 256).has_taken(mark));
+            assert!(!after(200, 65).has_taken(mark), "it may still have one of the first");
+            assert!(after(200, 66).has_taken(mark));
+            assert!(after(266, 0).has_taken(mark), "its ring has no room for those and the first");
+            assert!(after(30_000, 0).has_taken(mark));
+        }
+    }
+
+    #[test]
+    fn a_peer_that_makes_more_available_than_there_are_has_taken_all() {
+        let progress = PeerProgress::new(7, 300, 256);
+        assert!(progress.has_taken(progress.mark()));
     }
 }

@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    BATCH, Budget, Ends, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
-    QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
+    BATCH, Budget, Ends, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerProgress,
+    Pending, PortQueue, QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{
     Direction, EventChannel, ForeignMemory, ForeignPage, GrantCopy, PageCopy, QueueEvents,
@@ -346,6 +346,12 @@ impl<M: ForeignMemory + 'static, E: EventChannel> PortQueue for VifQueue<M, E> {
         let slots = u32::try_from(slots).ok()?;
         self.rx_pages_awaited = if posted < slots { slots } else { 0 };
         usize::try_from(posted / slots).ok()
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
+        let posted = u16::try_from(self.rx.pending().ok()?).ok()?;
+        let filled = u16::try_from(self.rx.producer() & u32::from(u16::MAX)).ok()?;
+        Some(PeerProgress::new(filled, posted, u16::try_from(RX_RING_SLOTS).ok()?))
     }
 }
 

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, Frame, FrameBatch, FramePool, FrameQueue, Pending, PortQueue, QueueCounters, QueueDown,
-    QueueTraits, Wakers, Woken,
+    Budget, Frame, FrameBatch, FramePool, FrameQueue, PeerProgress, Pending, PortQueue,
+    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
 };
 use ringway_loopback::LoopbackEvent;
 use ringway_netback::{MulticastControl, VifQueue};
@@ -211,6 +211,14 @@ impl PortQueue for Port {
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
         None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
+        match &mut self.queue {
+            Queue::Vif(queue) => queue.peer_progress(),
+            Queue::Pair(queue) => queue.peer_progress(),
+            Queue::Device(queue) => queue.peer_progress(),
+        }
     }
 }
 

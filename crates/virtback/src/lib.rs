@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ringway_datapath::{
-    Budget, Ends, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
-    QueueDown, QueueTraits, Result, Wakers, Woken,
+    Budget, Ends, FrameBatch, FrameForm, FramePool, FrameQueue, PeerProgress, Pending, PortQueue,
+    QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::eventfd::{EventFd, PeerCounters};
@@ -356,6 +356,11 @@ impl PortQueue for QueuePair {
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
         None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
+        let (used, available) = self.rx.half.progress()?;
+        Some(PeerProgress::new(used, available, self.rx.size))
     }
 }
 

@@ -188,6 +188,16 @@ impl<M: QueueMemory> DeviceHalf<M> {
         either!(self, half => half.publish())
     }
 
+    /// How many chains were used, from any number on and wrapping, and how many are available now.
+    /// `None` for a packed queue, which shows only whether the next one is, and if the driver's
+    /// index is invalid.
+    pub fn progress(&self) -> Option<(u16, u16)> {
+        match self {
+            DeviceHalf::Split(half) => half.progress(),
+            DeviceHalf::Packed(_) => None,
+        }
+    }
+
     /// Whether the driver has never made a chain available.
     pub fn is_blank(&self) -> bool {
         either!(self, half => half.is_blank())

@@ -174,6 +174,25 @@ fn room_is_counted_in_whole_frames_and_an_event_comes_when_there_is_some() {
 }
 
 #[test]
+fn a_guest_shows_what_it_has_taken_by_the_pages_that_it_posts() {
+    let mut bench = Bench::new();
+    bench.post(0, 256);
+    let progress = |bench: &mut Bench| bench.back.peer_progress().expect("a ring shows it");
+    let before = progress(&mut bench).mark();
+    assert!(progress(&mut bench).has_taken(before), "nothing has left");
+    let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60), Offload::NONE)).collect();
+    assert!(bench.egress(frames).is_empty());
+    let mark = progress(&mut bench).mark();
+    assert_eq!(bench.rx_responses().len(), 3);
+    for taken in 0..3 {
+        let progress = progress(&mut bench);
+        assert!(progress.has_taken(before) && !progress.has_taken(mark), "{taken}");
+        bench.post(256 + taken, 1);
+    }
+    assert!(progress(&mut bench).has_taken(mark));
+}
+
+#[test]
 fn frames_wait_for_pages_and_leave_in_order() {
     let mut bench = Bench::new();
     let frames = (0..3).map(|seed| bench.frame(&pattern(seed, 60 + seed), Offload::NONE)).collect();

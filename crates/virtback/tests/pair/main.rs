@@ -344,6 +344,26 @@ fn a_guest_that_makes_room_is_expected_to_kick() {
 }
 
 #[test]
+fn a_guest_with_a_split_queue_shows_what_it_has_taken_by_the_chains_that_it_posts() {
+    let mut guest = Guest::new(&[]);
+    let chain = [buffer(DATA, 100)];
+    let chain = &chain[..];
+    guest.post(&[chain; 16]);
+    let mut from: FrameQueue = [guest.frame(60, 7), guest.frame(60, 8)].into();
+    guest.pair.egress(&mut from, &mut guest.pool).unwrap();
+    let mark = guest.pair.peer_progress().unwrap().mark();
+    assert_eq!(guest.used_lens().len(), 2);
+    for taken in 0..2 {
+        assert!(!guest.pair.peer_progress().unwrap().has_taken(mark), "{taken}");
+        guest.post(&[chain]);
+    }
+    assert!(guest.pair.peer_progress().unwrap().has_taken(mark));
+
+    let mut guest = Guest::new(&[VIRTIO_F_RING_PACKED]);
+    assert_eq!(guest.pair.peer_progress(), None);
+}
+
+#[test]
 fn a_frame_that_no_number_of_chains_holds_is_dropped() {
     let mut guest = Guest::new(&[VIRTIO_NET_F_MRG_RXBUF]);
     let chains: Vec<[Buffer; 1]> = (0..SIZE).map(|_| [buffer(DATA, 12)]).collect();

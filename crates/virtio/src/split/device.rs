@@ -170,6 +170,15 @@ impl<M: QueueMemory> SplitDevice<M> {
         self.used_published
     }
 
+    /// How many chains were used, from any number on and wrapping, and how many are available now;
+    /// `None` if the driver's index is invalid.
+    pub fn progress(&self) -> Option<(u16, u16)> {
+        // Relaxed: nothing is read of what the index covers.
+        let produced = self.areas.driver.load(avail::IDX, Ordering::Relaxed);
+        let available = produced.wrapping_sub(self.used_pvt);
+        (available <= self.areas.size).then_some((self.used_pvt, available))
+    }
+
     /// Reads the driver's progress: once per batch.
     ///
     /// # Errors
