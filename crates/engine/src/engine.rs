@@ -31,26 +31,26 @@ const SHORTAGE: Duration = Duration::from_millis(1);
 /// Queues, and the state of the frames between them. One thread owns an engine; others reach it
 /// through its [`Inbox`].
 pub struct Engine<Q> {
-    number: usize,
-    flow_key: FlowKey,
+    pub(crate) number: usize,
+    pub(crate) flow_key: FlowKey,
     inbox: Arc<Inbox>,
     /// The zero of switch time.
     started: Instant,
-    now: Instant,
+    pub(crate) now: Instant,
     /// Switch time, in this round.
     ticks: Ticks,
-    pool: FramePool,
+    pub(crate) pool: FramePool,
     pub(crate) sources: Vec<Option<Source<Q>>>,
     pub(crate) outboxes: Outboxes,
     pub(crate) shares: Shares,
     /// Memory that the frames of one port may take, in this round; computed on first use.
-    memory_max: OnceCell<usize>,
+    pub(crate) memory_max: OnceCell<usize>,
     /// Slots of the sources that are polled in each round: all except armed ones.
     turns: Vec<usize>,
     /// Whether the last round found work.
     last_round: LastRound,
     /// By engine: parcels that we have put into its inbox since we last nudged it.
-    mailed: Vec<usize>,
+    pub(crate) mailed: Vec<usize>,
     /// Pressure of one of our queues fell since we last woke the threads that may sleep because of
     /// it.
     must_wake_senders: bool,
@@ -134,7 +134,7 @@ impl<Q: PortQueue> Engine<Q> {
         self.ticks = ticks(now.saturating_duration_since(self.started));
         self.shares.begin_round();
         self.propagate_relief(directory);
-        let opened = self.open_parcels();
+        let opened = Work::of(self.release_parked(directory)).or(self.open_parcels());
         let taken = self.poll_sources(directory);
         let sent = self.send_out(directory);
         self.respond_to_lenders();
@@ -265,7 +265,7 @@ impl<Q: PortQueue> Engine<Q> {
     }
 
     /// Takes out at least the parcels that were in the inbox when the call began.
-    fn drain_inbox(&mut self) {
+    pub(crate) fn drain_inbox(&mut self) {
         for _ in 0..=Inbox::PARCELS / PARCELS_PER_ROUND {
             if self.open_parcels() == Work::None {
                 return;

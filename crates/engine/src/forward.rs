@@ -11,11 +11,13 @@ use ringway_datapath::{
 use ringway_steering::{FlowKey, flow_hash_parsed, queue_of};
 use ringway_switch::{PortId, Switch, Verdict};
 
+use crate::balance::Table;
 use crate::directory::{Directory, Forwarding, QueueAddress};
 use crate::gauge::{Admission, Gauge};
 use crate::inbox::Parcel;
 use crate::kept::Ahead;
 use crate::outbox::{Enqueue, Outboxes, Sums};
+use crate::parked::ParkedFrame;
 use crate::share::{Handling, Stations, cost};
 use crate::slot::SlotId;
 use crate::source::{Held, Source};
@@ -201,7 +203,13 @@ impl<'a> Router<'a> {
         let chosen = self.directory.steering(to);
         let address = match same_queue(source, queues) {
             Some(address) if !chosen.is_some_and(PortSteering::is_set) => address,
-            _ => steer(&mut frame, queues, chosen, self.flow_key),
+            _ => match self.steer(&mut frame, (to, queues), chosen) {
+                Ok(address) => address,
+                Err(hash) => {
+                    self.wait_for_flow(frame, (to, hash), source);
+                    return Ok(());
+                }
+            },
         };
         let admission = match source.stations {
             Stations::Many => Admission::Shared,
@@ -254,8 +262,10 @@ impl<'a> Router<'a> {
             copy.offload = frame.offload;
             copy.vlan = frame.vlan;
             let chosen = self.directory.steering(port);
-            let address = steer(&mut copy, queues, chosen, self.flow_key);
-            self.hand_over(copy, Admission::Late, (port, address), source);
+            match self.steer(&mut copy, (port, queues), chosen) {
+                Ok(address) => self.hand_over(copy, Admission::Late, (port, address), source),
+                Err(hash) => self.wait_for_flow(copy, (port, hash), source),
+            }
         }
         self.pool.recycle(frame);
     }
@@ -306,7 +316,13 @@ impl<'a> Router<'a> {
         }
         self.mirrored += cost(&copy, Handling::Memory);
         let chosen = self.directory.steering(output);
-        let address = steer(&mut copy, queues, chosen, self.flow_key);
+        let address = match self.steer(&mut copy, (output, queues), chosen) {
+            Ok(address) => address,
+            Err(hash) => {
+                self.wait_for_flow(copy, (output, hash), source);
+                return Some(());
+            }
+        };
         let parcel = Parcel { to: address.slot, frame: copy, admission: Admission::Late };
         if address.engine == self.number {
             self.outboxes.enqueue(parcel, self.pool, &self.at);
@@ -315,6 +331,22 @@ impl<'a> Router<'a> {
             return None;
         }
         Some(())
+    }
+
+    /// Keeps a frame until the flow with this hash has moved to another queue, or stays.
+    #[cold]
+    fn wait_for_flow<Q: PortQueue>(
+        &mut self,
+        frame: Frame,
+        (to, hash): (PortId, u32),
+        source: &Source<Q>,
+    ) {
+        let Some(mut frame) = self.fit_tag(frame, to, source) else { return };
+        if let Err(reason) = self.pool.complete(&mut frame) {
+            return self.discard(frame, reason, source);
+        }
+        let counters = Arc::clone(&source.counters);
+        self.park(to, ParkedFrame { hash, frame, counters });
     }
 
     fn hand_over<Q: PortQueue>(
@@ -350,7 +382,7 @@ impl<'a> Router<'a> {
     ///
     /// # Errors
     /// The frame, if the inbox is full.
-    fn mail(&mut self, parcel: Parcel, engine: usize) -> Result<(), Frame> {
+    pub(crate) fn mail(&mut self, parcel: Parcel, engine: usize) -> Result<(), Frame> {
         let inbox = &self.directory.inboxes[engine];
         // A copy must not take inbox room from frames whose sources wait.
         if parcel.admission == Admission::Late && inbox.gauge().has_pressure() {
@@ -425,6 +457,50 @@ impl<'a> Router<'a> {
         }
     }
 
+    /// The queue of a port that a frame's flow belongs to; the port has at least one. What its
+    /// guest has chosen counts first, then the table by which its flows are balanced.
+    ///
+    /// # Errors
+    /// The hash of the flow, if that is leaving its queue.
+    fn steer(
+        &self,
+        frame: &mut Frame,
+        (port, queues): (PortId, &'a [QueueAddress]),
+        chosen: Option<&PortSteering>,
+    ) -> Result<&'a QueueAddress, u32> {
+        let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+        if let Some(queue) = chosen.and_then(|chosen| chosen.queue_of(frame, count)) {
+            return Ok(&queues[usize::from(queue.0)]);
+        }
+        if count == 1 {
+            return Ok(&queues[0]);
+        }
+        let headers = frame.headers();
+        let key = self.flow_key;
+        let flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers, key));
+        let Some((table, hash)) = chosen.and_then(PortSteering::table).zip(flow) else {
+            return Ok(&queues[usize::from(queue_of(flow, count).0)]);
+        };
+        let queue = self.by_table(table, port, hash, frame.len()).ok_or(hash)?;
+        // A port has as many queues as its table.
+        Ok(queues.get(queue).unwrap_or(&queues[0]))
+    }
+
+    /// The queue of a frame of `len` bytes of a flow; `None` while the flow is leaving its queue or
+    /// earlier frames of its bucket are parked.
+    pub(crate) fn by_table(
+        &self,
+        table: &Table,
+        port: PortId,
+        hash: u32,
+        len: usize,
+    ) -> Option<usize> {
+        if self.outboxes.parked.has(port, hash) {
+            return None;
+        }
+        table.queue_of(hash, len)
+    }
+
     fn discard<Q: PortQueue>(&mut self, frame: Frame, reason: DropReason, source: &Source<Q>) {
         source.count_drop(reason);
         self.pool.recycle(frame);
@@ -449,24 +525,4 @@ fn same_queue<'a, Q: PortQueue>(
     source.forwarding.patched_to()?;
     let is_paired = usize::from(source.queue_count) == queues.len();
     queues.get(usize::from(source.queue_index)).filter(|_| is_paired)
-}
-
-/// The queue of a port that a frame's flow belongs to; the port has at least one. What its guest
-/// has chosen counts first.
-fn steer<'a>(
-    frame: &mut Frame,
-    queues: &'a [QueueAddress],
-    chosen: Option<&PortSteering>,
-    key: FlowKey,
-) -> &'a QueueAddress {
-    let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-    if let Some(queue) = chosen.and_then(|chosen| chosen.queue_of(frame, count)) {
-        return &queues[usize::from(queue.0)];
-    }
-    if count == 1 {
-        return &queues[0];
-    }
-    let headers = frame.headers();
-    let flow = headers.and_then(|headers| flow_hash_parsed(frame.bytes(), &headers, key));
-    &queues[usize::from(queue_of(flow, count).0)]
 }

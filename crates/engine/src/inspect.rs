@@ -19,6 +19,11 @@ pub enum Whereabouts {
         /// The place of the queue.
         slot: SlotId,
     },
+    /// It waits until its flow has moved to another queue of this port, or stays.
+    Parked {
+        /// The port.
+        to: PortId,
+    },
     /// It waits for a queue that is moving to this place.
     Gathers {
         /// The place.

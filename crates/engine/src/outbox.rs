@@ -15,16 +15,19 @@ use crate::directory::QueueAddress;
 use crate::gauge::{Admission, Backlog, Gauge, HIGH, LOW};
 use crate::inbox::Parcel;
 use crate::limits::Limits;
+use crate::parked::Parked;
 use crate::share;
 use crate::slot::SlotId;
 use crate::source::show;
 use crate::state::{Egress, EgressEvent};
 
+mod drain;
 mod memory;
 mod room;
 mod stall;
 mod together;
 
+use drain::Drain;
 pub(crate) use memory::Enqueue;
 use memory::{MEMORY_GUARANTEED, MEMORY_MIN, MEMORY_SHARE_DIVISOR, queue_memory_max};
 use room::Long;
@@ -57,6 +60,8 @@ pub(crate) struct Outbox {
     has_lent: bool,
     /// What it knows of the long frames that it gets.
     long: Long,
+    /// Buckets of flows that are leaving its queue.
+    drain: Option<Box<Drain>>,
     state: Egress,
 }
 
@@ -104,6 +109,7 @@ impl Outbox {
             memory_of_others: 0,
             has_lent: false,
             long: Long::default(),
+            drain: None,
             state: Egress::Empty,
         }
     }
@@ -116,7 +122,7 @@ impl Outbox {
 
     /// Whether it must be called in each round.
     pub(crate) fn is_active(&self) -> bool {
-        self.is_draining() || self.long.is_awaited()
+        self.is_draining() || self.long.is_awaited() || self.drain.is_some()
     }
 
     /// How much waits to leave.
@@ -272,6 +278,9 @@ impl Outbox {
         self.gauge.set_memory(self.memory);
         let memories = of_port.iter().map(|address| address.gauge.memory());
         self.memory_of_others = memories.sum::<usize>().saturating_sub(self.memory);
+        if self.drain.is_some() {
+            self.advance_drain(queue, moved, now);
+        }
         let must_wake_senders = self.adjust_pressure();
         Ok(Sent { moved, must_wake_senders, has_released: self.release_if_room(queue) })
     }
@@ -450,6 +459,8 @@ pub(crate) struct Outboxes {
     slots: Vec<OutboxSlot>,
     /// Slots of those that are not empty.
     pub(crate) draining: Vec<usize>,
+    /// Frames that wait until it is known which outbox they are for.
+    pub(crate) parked: Parked,
 }
 
 impl Outboxes {
@@ -487,7 +498,8 @@ impl Outboxes {
             OutboxSlot::Here(outbox) => outbox.retry(),
             OutboxSlot::Vacant | OutboxSlot::Expected(_) => None,
         });
-        draining.min()
+        let parked = (!self.parked.is_empty()).then_some(drain::RETRY);
+        draining.chain(parked).min()
     }
 
     /// The earliest time at which an outbox that waits only for credit has some.

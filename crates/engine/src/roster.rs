@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use ringway_switch::PortId;
 
+use crate::balance::Departure;
 use crate::bridge::{BridgeBackpressure, BridgePort, Bridges};
 use crate::directory::{Directory, QueueAddress};
 use crate::gauge::Gauge;
@@ -178,6 +179,31 @@ impl Roster {
         self.steering.insert(port.0, by);
     }
 
+    /// Has flows leave queues that cannot keep up, where ports are balanced: those that the traffic
+    /// since the last call asks for. Returns the queues, and what leaves each.
+    ///
+    /// [`Engine::relieve`](crate::Engine::relieve) follows when every engine has begun a round.
+    pub fn begin_departures(&self) -> Vec<(QueueAddress, Departure)> {
+        let mut of_port: BTreeMap<u16, Vec<&QueueAddress>> = BTreeMap::new();
+        for Placed { port, address, .. } in &self.placed {
+            of_port.entry(port.0).or_default().push(address);
+        }
+        let begin = |(port, steering): (&u16, &Arc<PortSteering>)| {
+            let (table, addresses) = (steering.table()?, of_port.get(port)?);
+            let gauges: Vec<&Gauge> = addresses.iter().map(|it| &*it.gauge).collect();
+            let departure = Departure::begin(table, &gauges)?;
+            Some((QueueAddress::clone(addresses.get(departure.queue())?), departure))
+        };
+        self.steering.iter().filter_map(begin).collect()
+    }
+
+    /// Has flows that are leaving queues stay there. Engines steer what they have parked of them
+    /// when they begin their next rounds.
+    fn end_departures(&self) {
+        let tables = self.steering.values().filter_map(|steering| steering.table());
+        tables.for_each(|table| table.give_up());
+    }
+
     /// Where the queues of a port on a bridge report; `None` for any other port.
     pub fn arrivals(&self, port: PortId) -> Option<Arc<BridgeBackpressure>> {
         self.bridges.arrivals(port)
@@ -185,6 +211,7 @@ impl Roster {
 
     /// Removes all queues of a port. Their places stay taken until they are [freed](Roster::free).
     pub fn remove(&mut self, port: PortId) -> Vec<Placed> {
+        self.end_departures();
         let (gone, kept): (Vec<Placed>, Vec<Placed>) =
             std::mem::take(&mut self.placed).into_iter().partition(|placed| placed.port == port);
         self.placed = kept;
@@ -197,6 +224,7 @@ impl Roster {
     pub fn redirect(&mut self, port: PortId, queue: u16, engine: usize) -> Option<Move> {
         let is_it = |placed: &Placed| (placed.port, placed.queue) == (port, queue);
         let position = self.placed.iter().position(is_it)?;
+        self.end_departures();
         let slot = self.take_slot(engine);
         let address = &mut self.placed[position].address;
         let to = QueueAddress { engine, slot, gauge: Arc::clone(&address.gauge) };

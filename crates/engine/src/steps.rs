@@ -16,6 +16,7 @@ use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::announcement::Announcement;
 use crate::attached::{Attached, AttachedParts};
+use crate::balance::Departure;
 use crate::capture::Capture;
 use crate::directory::{Forwarding, QueueAddress};
 use crate::engine::{Engine, Failure};
@@ -58,6 +59,13 @@ pub enum Command<Q> {
         id: SlotId,
         /// What limits it.
         limits: Limits,
+    },
+    /// Move flows from a queue once their frames have left it.
+    Relieve {
+        /// The place of the queue.
+        id: SlotId,
+        /// Which flows.
+        departure: Departure,
     },
     /// Poll a queue, which waited for the control plane.
     Poll {
@@ -127,6 +135,18 @@ impl<Q: PortQueue> Engine<Q> {
         self.wake(id.index);
     }
 
+    /// Moves the flows that are leaving a queue once their frames have left it. They are all here.
+    pub fn relieve(&mut self, id: SlotId, departure: Departure) {
+        self.drain_inbox();
+        let outbox = self.outboxes.get(id.index).filter(|outbox| outbox.id == id);
+        let Some(outbox) = outbox else { return };
+        let was_active = outbox.is_active();
+        outbox.begin_drain(departure);
+        if !was_active && outbox.is_active() {
+            self.outboxes.draining.push(id.index);
+        }
+    }
+
     /// Panics as a defect would while the engine serves a queue: for tests of the consequences.
     #[doc(hidden)]
     pub fn panic_for_test(&mut self, id: SlotId) {
@@ -158,6 +178,7 @@ impl<Q: PortQueue> Engine<Q> {
             Command::Attach { attached } => self.attach(*attached),
             Command::Capture { id, capture } => self.capture(id, &capture),
             Command::Limit { id, limits } => self.limit(id, limits),
+            Command::Relieve { id, departure } => self.relieve(id, departure),
             Command::Poll { id } if self.source(id).is_some() => self.wake(id.index),
             // It is gone.
             Command::Poll { .. } => {}
@@ -390,6 +411,24 @@ pub fn move_queue<E: Engines>(
     };
     engines.command(to.engine, command)?;
     Ok(true)
+}
+
+/// Has flows leave queues that cannot keep up, where ports are balanced: which these are follows
+/// from the traffic since the last call. They move later, or not at all (`balance.rs`).
+///
+/// # Errors
+/// The engines are gone.
+pub fn balance_flows<E: Engines>(engines: &mut E) -> Result<(), E::Gone> {
+    let begun = engines.roster()?.begin_departures();
+    if begun.is_empty() {
+        return Ok(());
+    }
+    engines.publish()?;
+    engines.wait_until_seen()?;
+    for (QueueAddress { engine, slot: id, .. }, departure) in begun {
+        engines.command(engine, Command::Relieve { id, departure })?;
+    }
+    Ok(())
 }
 
 /// Gives the same command to the engine of each queue of a port. False if the port has none.

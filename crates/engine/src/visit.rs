@@ -10,6 +10,9 @@ impl<Q: PortQueue> Engine<Q> {
     /// Calls `visit` with every frame that the engine has, except those in its inbox.
     pub fn visit_frames(&self, visit: &mut dyn FnMut(Whereabouts, &Frame)) {
         self.sources.iter().flatten().for_each(|source| source.visit_kept(visit));
+        for (to, frame) in self.outboxes.parked.frames() {
+            visit(Whereabouts::Parked { to }, frame);
+        }
         for (source, slot) in self.outboxes.slots().iter().enumerate() {
             match slot {
                 OutboxSlot::Vacant => {}

@@ -59,6 +59,7 @@ impl DataPlane {
                 };
                 let (from, to, place) = match waiting {
                     Waiting::Kept { from } => (workers.owner(from), None, None),
+                    Waiting::Parked { to } => (None, workers.owner(to), None),
                     Waiting::Backlog { slot, to } => (None, owner_of(slot, to), Some(slot)),
                     Waiting::Parcel { slot, to } => (None, owner_of(slot, to), None),
                 };

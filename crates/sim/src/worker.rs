@@ -54,6 +54,8 @@ pub(crate) enum Waiting {
     Kept { from: PortId },
     /// It waits to be sent by the queue in this slot.
     Backlog { slot: SlotId, to: Option<PortId> },
+    /// It waits until its flow has moved to another queue of this port, or stays.
+    Parked { to: PortId },
     /// It is in the inbox of the engine.
     Parcel { slot: SlotId, to: Option<PortId> },
 }
@@ -167,6 +169,7 @@ impl Worker {
     pub(crate) fn visit_frames(&self, visit: &mut dyn FnMut(Waiting, &Frame)) {
         let mut in_engine = |at, frame: &Frame| match at {
             Whereabouts::Kept { from } => visit(Waiting::Kept { from }, frame),
+            Whereabouts::Parked { to } => visit(Waiting::Parked { to }, frame),
             Whereabouts::Waits { to, slot } => {
                 visit(Waiting::Backlog { slot, to: Some(to) }, frame);
             }

@@ -25,7 +25,7 @@ pub(crate) struct Enqueue<'a> {
 impl Enqueue<'_> {
     /// Memory that the frames of one port may take: a part of what is left, so that some is always
     /// left, however many ports are full.
-    pub(super) fn memory_max(&self, pool: &FramePool) -> usize {
+    pub(crate) fn memory_max(&self, pool: &FramePool) -> usize {
         *self.memory_max.get_or_init(|| pool.bytes_left() / MEMORY_SHARE_DIVISOR)
     }
 }

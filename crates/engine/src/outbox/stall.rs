@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{FramePool, WaitReason};
 
+use super::drain::RETRY;
 use super::{MEMORY_SHARE_DIVISOR, Outbox, count, queue_memory_max};
 use crate::gauge::{LOW, STALL};
 use crate::state::{Egress, EgressEvent};
@@ -60,6 +61,9 @@ impl Outbox {
     /// After how long it must be retried without an event. Before a stall, this is when it might
     /// stall; after it, the outbox waits for the event, if its queue reports room.
     pub(super) fn retry(&self) -> Option<Duration> {
+        if self.drain.is_some() {
+            return Some(RETRY);
+        }
         match (self.is_stalled(), self.traits.retry) {
             (false, retry) => Some(retry.map_or(STALL, |retry| retry.min(STALL))),
             (true, retry) => retry.map(|retry| retry.max(STALL)),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, End, FlowHash, Frame, FrameBatch, FramePool, FrameQueue, Gso,
-    MacAddr, OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown,
-    QueueTraits, Receipts, Result, VlanRules, Woken,
+    MacAddr, OffloadCaps, PeerProgress, Pending, PoolBudget, PortQueue, Probe, QueueCounters,
+    QueueDown, QueueTraits, Receipts, Result, VlanRules, Woken,
 };
 use ringway_engine::{
     Announcement, Attached, AttachedParts, BridgePort, Capture, Directory, Engine, Forwarding,
@@ -82,6 +82,9 @@ pub(crate) struct Far {
     pub(crate) longest: Vec<u8>,
     /// What follows the headers of the TCP segments that left without a lent end, in order.
     pub(crate) stream: Vec<u8>,
+    /// The flow and the number of each frame that left and that the guest has not taken, in order;
+    /// `None` if it takes all at once.
+    pub(crate) ring: Option<VecDeque<(u16, u16)>>,
     wants_room: bool,
 }
 
@@ -149,8 +152,7 @@ impl PortQueue for TestQueue {
             head[6..12].copy_from_slice(&address(self.number).0);
             head[12..14].copy_from_slice(&[0x88, 0xb5]);
             if far.flows > 0 {
-                let flow = u16::try_from(far.taken % u64::from(far.flows)).expect("below it");
-                write_flow(head, flow);
+                write_flow(head, far.flows, far.taken);
             }
             if let Some(tag) = far.tag {
                 head[12..14].copy_from_slice(&[0x81, 0]);
@@ -196,6 +198,9 @@ impl PortQueue for TestQueue {
             let Some(frame) = from.pop_front() else { break };
             far.room = if far.room == usize::MAX { far.room } else { far.room - 1 };
             far.received += 1;
+            if let Some(ring) = &mut far.ring {
+                ring.extend(flow_of(frame.bytes()));
+            }
             far.last = frame.bytes()[12..].to_vec();
             far.last_hash = frame.flow;
             far.lent += u64::from(frame.is_lent());
@@ -239,17 +244,37 @@ impl PortQueue for TestQueue {
         far.wants_room |= far.shows_room && far.room == 0;
         far.shows_room.then_some(far.room)
     }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
+        let far = self.far().ok()?;
+        let filled = u16::try_from(far.received % (1 << 16)).expect("16 bits");
+        let untaken = far.ring.as_ref().map_or(0, VecDeque::len);
+        let untaken = u16::try_from(untaken).expect("tests are short");
+        Some(PeerProgress::new(filled, SLOTS - untaken, SLOTS))
+    }
 }
 
-/// Makes a frame a UDP packet over IPv4, in one of many flows.
-fn write_flow(frame: &mut [u8], flow: u16) {
+/// Of a ring that is never full.
+const SLOTS: u16 = 1 << 15;
+
+/// Makes the frame with this number a UDP packet over IPv4, in one of the flows in turn.
+fn write_flow(frame: &mut [u8], flows: u16, number: u64) {
+    let flow = u16::try_from(number % u64::from(flows)).expect("below it");
+    let number = u16::try_from(number % (1 << 16)).expect("16 bits");
     let len = u16::try_from(frame.len() - 14).expect("frames are short");
     frame[12..42].fill(0);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
     frame[14] = 0x45;
     frame[16..18].copy_from_slice(&len.to_be_bytes());
+    frame[18..20].copy_from_slice(&number.to_be_bytes());
     frame[23] = 17;
     frame[34..36].copy_from_slice(&flow.to_be_bytes());
+}
+
+/// The flow and the number of a frame that has them.
+fn flow_of(frame: &[u8]) -> Option<(u16, u16)> {
+    let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+    (word(12)? == 0x0800).then_some((word(34)?, word(18)?))
 }
 
 /// The number of a group, in place of that of a station.
@@ -396,6 +421,30 @@ impl Bench {
         self.roster.let_steer(PortId(number.into()), Arc::clone(&steering));
         self.publish();
         steering
+    }
+
+    /// Lets the flows of a port leave queues that cannot keep up.
+    pub(crate) fn let_balance(&mut self, number: u8, queues: u16) -> Arc<PortSteering> {
+        let steering = Arc::new(PortSteering::balanced(queues));
+        self.roster.let_steer(PortId(number.into()), Arc::clone(&steering));
+        self.publish();
+        steering
+    }
+
+    /// Has flows leave queues that cannot keep up. Returns whether some begin to.
+    pub(crate) fn balance_flows(&mut self) -> bool {
+        let begun = self.roster.begin_departures();
+        let has_begun = !begun.is_empty();
+        for (address, departure) in begun {
+            self.engine.relieve(address.slot, departure);
+        }
+        has_begun
+    }
+
+    /// Shows a port in the directory no more.
+    pub(crate) fn forget_port(&mut self, number: u8) {
+        self.roster.remove(PortId(number.into()));
+        self.publish();
     }
 
     /// Shows all ports in the directory.

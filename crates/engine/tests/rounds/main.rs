@@ -2,6 +2,7 @@
 #![cfg(not(feature = "loom"))]
 
 mod announcements;
+mod balance;
 mod bench;
 mod bridges;
 mod lent;
