@@ -100,6 +100,7 @@ impl<H: Hypervisor> Process<H> {
         }
         self.swept = Instant::now();
         self.machinery.notes.catch_up();
+        self.machinery.workers.balance_flows();
         if let Some(moved) = self.machinery.workers.rebalance() {
             tracing::debug!(?moved, "queue moved to another worker");
         }

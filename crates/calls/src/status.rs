@@ -183,6 +183,10 @@ pub struct VifStatus {
     /// does. Its frames are then complete, and no longer than a segment.
     #[serde(default)]
     pub headroom: u16,
+    /// How many parts of the flows to its guest have left a queue that could not keep up, of 256
+    /// each time; `None` unless flows are balanced.
+    #[serde(default)]
+    pub flows_moved: Option<u64>,
     /// Its role in multicast, if multicast is snooped.
     #[serde(default)]
     pub multicast: Option<MulticastStatus>,

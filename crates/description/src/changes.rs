@@ -23,6 +23,7 @@ const KEYS: &[Key] = &[
     ("host.cpus", |it| text(&it.workers.cpus)),
     ("host.poll-us", |it| text(&it.workers.poll_us)),
     ("host.max-queues", |it| text(&it.max_queues)),
+    ("host.balance-flows", |it| text(&it.balances_flows)),
     ("host.flow-key", |it| it.flow_key.map_or_else(String::new, |key| key.to_string())),
     ("host.split-event-channels", |it| text(&it.split_event_channels)),
     ("host.sg", |it| text(&it.offloads.sg)),

@@ -351,6 +351,7 @@ impl<'a> Source<'a> {
                 frame_memory_mib: host.frame_memory_mib.and_then(Quantity::get).unwrap_or(128),
             },
             max_queues: host.max_queues.and_then(Within::get).unwrap_or_else(online_cpus),
+            balances_flows: host.balance_flows,
             flow_key: host.flow_key,
             split_event_channels: host.split_event_channels.unwrap_or(true),
             offloads: offloads(host.sg, host.csum, host.gso),

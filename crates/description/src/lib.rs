@@ -90,6 +90,9 @@ pub struct Host {
     pub workers: Workers,
     /// Queues that a guest may request, unless its vif has its own setting.
     pub max_queues: u16,
+    /// Whether flows may leave a queue of a guest that cannot keep up.
+    #[serde(default)]
+    pub balances_flows: bool,
     /// The key by which the processes of this host choose a queue of a flow. With `None` each
     /// process draws one of its own.
     ///

@@ -72,6 +72,8 @@ pub(crate) struct HostSection {
     pub(crate) cpus: Vec<Within<0, 1023>>,
     pub(crate) poll_us: Option<Quantity<Microseconds, 0, 1_000_000>>,
     pub(crate) max_queues: Option<Queues>,
+    #[serde(default)]
+    pub(crate) balance_flows: bool,
     pub(crate) flow_key: Option<FlowKeyText>,
     /// Of an earlier version, without effect.
     pub(crate) completion: Option<Spanned<IgnoredAny>>,

@@ -10,7 +10,7 @@ use ringway_switch::{FloodBudget, PortId, PortPolicy};
 
 use crate::connection::Connection;
 use crate::quarantine::Charged;
-use crate::shared::Shared;
+use crate::shared::{HostConfig, Shared};
 use crate::vif_state::VifState;
 use crate::world::{Hosting, QueueOf, World};
 
@@ -20,10 +20,18 @@ pub(crate) struct NewQueues<Q> {
     pub(crate) enabled: Vec<Attachment<Q>>,
     /// Those by which frames only come, and are dropped.
     pub(crate) disabled: Vec<Attachment<Q>>,
-    /// What the guest chooses for the frames that it receives, if it may.
+    /// What the guest chooses for the frames that it receives, if it may, or how they are balanced.
     pub(crate) steering: Option<Arc<PortSteering>>,
     /// The work that the guest may be left with.
     pub(crate) caps: OffloadCaps,
+}
+
+impl HostConfig {
+    /// How frames for a vif with so many queues are balanced, if they are.
+    pub(crate) fn balanced(&self, queues: usize) -> Option<PortSteering> {
+        let queues = u16::try_from(queues).ok().filter(|queues| self.balances_flows && *queues > 1);
+        queues.map(PortSteering::balanced)
+    }
 }
 
 impl<W: World> Hosting<'_, W> {
@@ -100,12 +108,12 @@ pub(crate) fn connect<W: World>(
     if !disabled.is_empty() {
         let port_of_disabled = attaching.new_port()?;
         let forwarding = Forwarding::Patch(port);
-        let new = NewPort { id: port_of_disabled, forwarding: &forwarding, ..new };
+        let new = NewPort { id: port_of_disabled, forwarding: &forwarding, steering: None, ..new };
         steps::attach(attaching.engines, new, disabled)?;
         drain = Some(port_of_disabled);
     }
     attaching.ports.clear();
-    vif.connection = Some(Connection { port, device_port, drain, queues, caps });
+    vif.connection = Some(Connection { port, device_port, drain, queues, steering, caps });
     drop(attaching);
     vif.join_ovs(hosting.shared);
     Ok(())

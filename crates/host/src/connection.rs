@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ringway_datapath::{OffloadCaps, QueueCounters};
+use ringway_engine::PortSteering;
 use ringway_switch::PortId;
 
 /// What is attached while a guest is connected.
@@ -15,6 +16,8 @@ pub struct Connection {
     pub drain: Option<PortId>,
     /// The counters of its queues.
     pub queues: Vec<Arc<QueueCounters>>,
+    /// How frames to it are steered, if its guest may choose that or they are balanced.
+    pub steering: Option<Arc<PortSteering>>,
     /// The work that the guest may be left with.
     pub caps: OffloadCaps,
 }

@@ -29,6 +29,8 @@ use crate::staged;
 pub struct HostConfig {
     /// Queues that a guest may ask for, unless its vif has its own setting.
     pub max_queues: u16,
+    /// Whether flows to a vif may leave a queue that cannot keep up for others.
+    pub balances_flows: bool,
     /// Whether a queue may have one event channel per direction.
     pub split_event_channels: bool,
     /// Work that guests may leave to the host.

@@ -194,6 +194,7 @@ impl View<'_> {
             refused: state.refused(),
             taken: state.taken(shared, now),
             announced: state.announced(shared),
+            flows_moved: connection.and_then(|it| it.steering.as_ref()?.moved()),
             multicast: connection
                 .filter(|it| it.device_port.is_none())
                 .and_then(|it| multicast_status(&shared.switch, it.port)),

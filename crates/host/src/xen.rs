@@ -467,18 +467,20 @@ impl<W: World> XenActions<'_, '_, W> {
 }
 
 impl<W: World> XenActions<'_, '_, W> {
-    /// What the guest may choose for the frames that it receives, and the part of each queue in
-    /// that: the first serves the control ring, if there is one.
+    /// How frames to the guest are steered, if it may choose that or they are balanced, and the
+    /// part of each queue in that: the first serves the control ring, if there is one.
     fn control_roles(
         &mut self,
         config: &FrontendConfig,
         changes: Arc<Changes>,
     ) -> io::Result<Control<EventOf<W>>> {
+        let balanced = self.hosting.shared.config.balanced(config.queues.len());
         let Some(ControlConfig { ring_ref, event }) = config.control else {
-            return Ok((None, config.queues.iter().map(|_| ControlRole::Absent).collect()));
+            let absent = config.queues.iter().map(|_| ControlRole::Absent);
+            return Ok((balanced.map(Arc::new), absent.collect()));
         };
         let (hypervisor, peer) = (self.hosting.hypervisor, self.vif.frontend);
-        let steering = Arc::new(PortSteering::default());
+        let steering = Arc::new(balanced.unwrap_or_default());
         let chosen = Arc::clone(&steering);
         let count = config.queues.len();
         let staging = self.state.staged.connect(count, &self.hosting.shared.staging);

@@ -245,6 +245,7 @@ impl Scenario {
     pub(crate) fn host_config(&self, hash_seed: u64) -> HostConfig {
         HostConfig {
             max_queues: self.queues_max,
+            balances_flows: false,
             split_event_channels: self.split_event_channels,
             offloads: self.offloads,
             locking: self.locking,

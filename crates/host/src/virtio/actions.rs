@@ -150,7 +150,8 @@ impl<W: World> VirtioActions<'_, '_, W> {
             }
         }
         let queues = enabled.len();
-        let new = NewQueues { enabled, disabled, steering: None, caps };
+        let steering = self.guest.balanced(queues, &self.hosting.shared.config);
+        let new = NewQueues { enabled, disabled, steering, caps };
         connect(self.state, new, self.hosting)?;
         Ok(queues)
     }

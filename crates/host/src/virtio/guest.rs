@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringway_datapath::QueueCounters;
+use ringway_engine::PortSteering;
 use ringway_xenstore::RateLimit;
 
 use crate::negotiated::Floor;
+use crate::shared::HostConfig;
 
 /// How often pairs may be attached in a burst, and the interval after that: attaching involves all
 /// engines, and a front-end causes it with each change. At its start, a front-end may cause it for
@@ -29,6 +31,8 @@ pub(super) struct Guest {
     /// When they will be attached, if that was deferred.
     pub(super) due: Option<Instant>,
     counters: BTreeMap<u16, Arc<QueueCounters>>,
+    /// How frames for so many queues are balanced, if they are.
+    balanced: (usize, Option<Arc<PortSteering>>),
     /// Whether its front-end is another process than the last one, and nothing was served yet.
     pub(super) is_new: bool,
     /// An address that the front-end wants announced to the network.
@@ -46,6 +50,7 @@ impl Guest {
             rate_limit: RateLimit::new(ATTACHES_BURST, ATTACH_INTERVAL, now),
             due: None,
             counters: BTreeMap::new(),
+            balanced: (0, None),
             is_new: false,
             announced: None,
             kicks_before: BTreeMap::new(),
@@ -58,6 +63,7 @@ impl Guest {
         self.pairs.clear();
         self.counters.clear();
         self.kicks_before.clear();
+        self.balanced = (0, None);
         (self.due, self.announced) = (None, None);
         (self.is_new, self.has_logged_unshared) = (false, false);
     }
@@ -65,6 +71,19 @@ impl Guest {
     /// The counters of a pair, for as long as the front-end is connected.
     pub(super) fn counters(&mut self, pair: u16) -> Arc<QueueCounters> {
         Arc::clone(self.counters.entry(pair).or_default())
+    }
+
+    /// How frames for so many queues are balanced, if they are. While the guest has as many, its
+    /// flows stay where they are if it is attached again.
+    pub(super) fn balanced(
+        &mut self,
+        queues: usize,
+        config: &HostConfig,
+    ) -> Option<Arc<PortSteering>> {
+        if self.balanced.0 != queues {
+            self.balanced = (queues, config.balanced(queues).map(Arc::new));
+        }
+        self.balanced.1.clone()
     }
 
     /// The guest has stopped a pair: kicks from now on are for other rings.

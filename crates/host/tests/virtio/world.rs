@@ -357,6 +357,7 @@ impl Machine {
         let hypervisor = hypervisor.expect("the first");
         let config = HostConfig {
             max_queues: 1,
+            balances_flows: false,
             split_event_channels: false,
             offloads: OffloadCaps::ALL,
             locking: None,

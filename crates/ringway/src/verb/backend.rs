@@ -200,6 +200,7 @@ pub(crate) fn config(
         workers: host.backend_workers()?,
         host: HostConfig {
             max_queues: host.max_queues,
+            balances_flows: host.balances_flows,
             split_event_channels: host.split_event_channels,
             offloads: host.offloads.caps(),
             locking: host.switch.locking(),

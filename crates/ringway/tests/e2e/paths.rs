@@ -20,6 +20,7 @@ fn files_arrive_unchanged_with_every_combination_of_offloads() {
         ("max-queues = 2", FULL, "queues = 2\ngso = false"),
         ("max-queues = 2\nsg = false\ncsum = false\ngso = false", FULL, FULL),
         ("max-queues = 2\nsplit-event-channels = false", FULL, FULL),
+        ("max-queues = 2\nbalance-flows = true", FULL, FULL),
     ] {
         let host = Host::start(&describe(host_keys, &[("a", "", a), ("b", "", b)]));
         let file = host.file("sent");
@@ -37,7 +38,9 @@ fn files_arrive_unchanged_with_every_combination_of_offloads() {
         let node = "/local/domain/1/device/vif/0/queue-0/event-channel";
         let mut store = host.store();
         assert_eq!(store.read(node).expect("readable").is_none(), is_split);
-        let offloads = host.vif("vif1.0").expect("it is there").offloads;
+        let vif = host.vif("vif1.0").expect("it is there");
+        assert_eq!(vif.flows_moved.is_some(), host_keys.contains("balance"));
+        let offloads = vif.offloads;
         let is_plain = a == PLAIN || host_keys.contains("gso");
         assert_eq!(offloads.is_empty(), is_plain, "{offloads:?}");
         assert_eq!(offloads == ["sg"], a == COMPLETE, "{offloads:?}");

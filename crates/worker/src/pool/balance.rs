@@ -74,6 +74,11 @@ impl<Q: PortQueue + Wakers + Send + 'static> Workers<Q> {
             .map(|placed| Placement { worker: step.to, ..placed })
     }
 
+    /// Has flows of balanced ports leave queues that cannot keep up.
+    pub fn balance_flows(&mut self) {
+        let Ok(()) = steps::balance_flows(self);
+    }
+
     /// Moves a queue, together with the one that it is patched to.
     fn take_step(&mut self, step: Move) {
         let mut to_move = vec![step.port];

@@ -57,6 +57,7 @@ pub(super) fn run(args: &Show) -> Result<()> {
         ("restarts", &vif.restarts.to_string()),
         ("staged pages", &vif.staged_pages.to_string()),
         ("hash", &vif.hash.as_ref().map_or_else(|| "-".to_owned(), hash)),
+        ("flows moved", &vif.flows_moved.map_or_else(|| "-".to_owned(), |it| it.to_string())),
         ("error", vif.error.as_deref().unwrap_or("-")),
         ("refusals", &vif.refusals.as_ref().map_or_else(|| "-".to_owned(), refusals)),
     ] {
