@@ -35,6 +35,8 @@ canaries! {
     ChangedByte,
     /// A queue moves before every engine has seen its new place.
     HastyMove,
+    /// Flows move before their guest has taken their frames.
+    HastyBucket,
     /// A released vif stays mapped.
     KeptMapping,
     /// A guest gets its responses while frames refer to the pages.

@@ -53,6 +53,12 @@ impl DataPlane {
         Ok(())
     }
 
+    /// Has flows leave queues that cannot keep up.
+    pub(crate) fn balance_flows(&mut self) -> Result<(), Ended> {
+        self.journal.note(|| "flows are balanced".to_owned());
+        steps::balance_flows(self)
+    }
+
     fn running(&mut self) -> Result<&mut Workers, Ended> {
         self.workers.as_mut().ok_or(Ended)
     }
@@ -127,6 +133,7 @@ impl Engines for DataPlane {
                 self.marks.hit(Mark::RateChanged);
                 self.credits.extend(limits.ingress.clone());
             }
+            Command::Relieve { .. } => self.marks.hit(Mark::FlowsLeave),
             Command::Announce { id, announcement } => {
                 if let Some(Owner::Guest(number)) = workers.owner_at(engine, *id) {
                     self.marks.hit(Mark::Announced);

@@ -74,7 +74,7 @@ impl DataPlane {
     fn check_queue(&self, guest: usize, nic: usize, frame: &Frame) -> Checked {
         // The other end of a patch chooses a queue, and a virtio guest disables some.
         let chosen = |device: &Device| device.kind == Kind::Vif { guest };
-        if self.is_virtio(guest) || self.devices.iter().any(chosen) {
+        if self.balances_flows || self.is_virtio(guest) || self.devices.iter().any(chosen) {
             return Ok(());
         }
         let queues = u16::try_from(self.guests[guest].nics.len()).unwrap_or(u16::MAX);

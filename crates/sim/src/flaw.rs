@@ -17,7 +17,8 @@ pub struct Flaw {
 pub enum Rule {
     /// Frames of a flow arrive in the order in which they were sent, none twice.
     Order,
-    /// Frames of a flow meet the same queue of a guest, whichever process sends them to it.
+    /// Frames of a flow meet the same queue of a guest, whichever process sends them to it, unless
+    /// flows may leave queues.
     Steering,
     /// Each byte and each checksum of a frame arrives as it was sent.
     Content,

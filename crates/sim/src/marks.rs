@@ -55,6 +55,8 @@ marks! {
     Announced => "guest announced",
     /// A queue moved from one engine to another.
     Moved => "queue moved",
+    /// Flows were to leave a queue that could not keep up.
+    FlowsLeave => "flows leave a queue",
     /// Frames queued up for a queue that was being moved.
     MovedUnderTraffic => "queue moved with frames in flight",
     /// A toolstack wrote the keys of a vif one by one.

@@ -64,6 +64,8 @@ pub(crate) struct DataPlane {
     pub(crate) is_census_due: bool,
     /// The key by which a queue of each flow is chosen, whichever process does that.
     pub(crate) flow_key: FlowKey,
+    /// Whether flows leave queues that cannot keep up.
+    pub(crate) balances_flows: bool,
     /// The most frames that a guest sends at once.
     pub(crate) burst_max: usize,
     /// An engine whose thread gets no CPU for now.
@@ -120,6 +122,7 @@ impl DataPlane {
             is_census_due: false,
             is_sound: !scenario.disturbances.have_faults() && !scenario.disturbances.have_deaths(),
             flow_key: scenario.flow_key,
+            balances_flows: scenario.balances_flows,
             burst_max: scenario.burst_max,
             paused: None,
             credits: Vec::new(),
@@ -436,7 +439,14 @@ impl DataPlane {
         if nic >= receiver.nics.len() {
             return Ok(false);
         }
-        let has_delivered = self.deliver(guest, nic, effort)?;
+        let mut has_delivered = self.deliver(guest, nic, effort)?;
+        if self.balances_flows {
+            // What was taken from a ring is passed on before a later frame of its flow is taken
+            // from another.
+            for other in (0..self.guests[guest].nics.len()).filter(|other| *other != nic) {
+                has_delivered |= self.deliver(guest, other, Effort::All)?;
+            }
+        }
         let receiver = &mut self.guests[guest];
         let Some(queue) = receiver.nics.get_mut(nic) else { return Ok(has_delivered) };
         if !queue.may_run(&pending) {

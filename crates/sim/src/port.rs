@@ -214,10 +214,14 @@ impl PortQueue for Port {
     }
 
     fn peer_progress(&mut self) -> Option<PeerProgress> {
-        match &mut self.queue {
+        let progress = match &mut self.queue {
             Queue::Vif(queue) => queue.peer_progress(),
             Queue::Pair(queue) => queue.peer_progress(),
             Queue::Device(queue) => queue.peer_progress(),
+        }?;
+        match self.canary {
+            Some(Canary::HastyBucket) => Some(PeerProgress::new(progress.mark(), 1, 1)),
+            _ => Some(progress),
         }
     }
 }

@@ -54,6 +54,9 @@ pub(crate) struct Scenario {
     pub(crate) is_bulk: bool,
     /// The most queues that guests are offered.
     pub(crate) queues_max: u16,
+    /// Whether flows leave queues that cannot keep up. Not where the backend dies: its successor
+    /// begins with the queues of the default hash, so a frame may overtake another in the rings.
+    pub(crate) balances_flows: bool,
     /// Frames that a vif without a limit of its own may flood in a second; 0 for no limit.
     pub(crate) flood_rate: u32,
     pub(crate) split_event_channels: bool,
@@ -172,8 +175,7 @@ impl Scenario {
             stations: choices.from_to(1, 2),
         });
         let are_patched: Vec<bool> = (0..guests + virtio).map(|_| choices.is_one_in(3)).collect();
-        let on_ovs = are_patched.iter().map(|is_patched| *is_patched && choices.is_one_in(4));
-        let on_ovs = on_ovs.collect();
+        let on_ovs = are_patched.iter().map(|it| *it && choices.is_one_in(4)).collect();
         Scenario {
             // An end stays in pages only on its way to a guest of the same engine.
             engines: choices.from_to(1, if is_bulk { 2 } else { 3 }),
@@ -203,8 +205,22 @@ impl Scenario {
             steps_per_phase: choices.from_to(50, 400),
             phases: choices.from_to(1, 3),
             ask_for_headroom: (0..guests).map(|_| choices.is_one_in(8)).collect(),
+            balances_flows: false,
             canary,
         }
+        .with_balance()
+    }
+
+    /// Has flows leave queues that cannot keep up, in most worlds where guests have several queues,
+    /// and with more traffic.
+    fn with_balance(mut self) -> Scenario {
+        let has_queues = [self.queues_wanted, self.queues_max] == [QUEUES_MAX; 2];
+        if has_queues && !self.disturbances.have_deaths() && self.steps_per_phase % 4 != 0 {
+            self.balances_flows = true;
+            self.flow_kinds = self.flow_kinds.repeat(2);
+            self.burst_max = 64;
+        }
+        self
     }
 
     /// A host with many guests, whose applications are quiet.
@@ -225,6 +241,7 @@ impl Scenario {
             flow_kinds: Vec::new(),
             is_bulk: false,
             queues_max: 1,
+            balances_flows: false,
             flood_rate: 0,
             split_event_channels: true,
             offloads: OffloadCaps::ALL,
@@ -245,7 +262,7 @@ impl Scenario {
     pub(crate) fn host_config(&self, hash_seed: u64) -> HostConfig {
         HostConfig {
             max_queues: self.queues_max,
-            balances_flows: false,
+            balances_flows: self.balances_flows,
             split_event_channels: self.split_event_channels,
             offloads: self.offloads,
             locking: self.locking,
@@ -272,6 +289,8 @@ impl Scenario {
     pub(crate) fn may_need_time(&self) -> bool {
         self.disturbances.have_rates()
             || self.budget_bytes < BUDGET_AMPLE
+            // Frames wait until their flows have moved, or stay.
+            || self.balances_flows
             // Frames wait behind orders, and orders for the pause after a note.
             || self.groups.iter().any(Option::is_some)
             || !self.has_no_hostiles()

@@ -39,6 +39,11 @@ impl World {
         }
         let disturbances = self.scenario.disturbances;
         match self.plane.choices.below(24) {
+            0..=3 if self.scenario.balances_flows => {
+                // If the process has ended meanwhile, another one starts.
+                let _: Result<(), crate::control::Ended> = self.plane.balance_flows();
+                Ok(())
+            }
             0..=4 | 22 => self.move_some_queue(guest),
             6 if self.scenario.ask_for_headroom[guest] => self.change_headroom(guest),
             5..=6 => self.toggle_capture(guest),
