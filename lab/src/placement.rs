@@ -25,7 +25,7 @@ impl Placement {
     pub fn queues(self, streams: usize, queues: u16, repeat: u32, seed: u64) -> Vec<QueueIndex> {
         let mut random = fastrand::Rng::with_seed(seed ^ (u64::from(repeat) << 32));
         let wanted = match self {
-            Placement::Random => {
+            Placement::Random | Placement::Balanced => {
                 return (0..streams).map(|_| QueueIndex(random.u16(..queues.max(1)))).collect();
             }
             Placement::Ideal => spread(streams, queues),

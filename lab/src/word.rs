@@ -116,6 +116,8 @@ words! {
         Random = "random",
         /// So that over the repeats every split occurs as often as its probability says.
         Stratified = "stratified",
+        /// At random, on a host whose backend moves flows from queues that cannot keep up.
+        Balanced = "balanced",
         /// So that streams are spread over queues as evenly as possible.
         Ideal = "ideal",
     }

@@ -238,7 +238,8 @@ fn tunnel(word: Encapsulation) -> Tunnel {
 fn placed(word: Placement) -> Placed {
     match word {
         Placement::Random | Placement::Stratified => Placed::Random,
-        Placement::Ideal => Placed::Evenly,
+        // Nearly: streams in one part of the hash move together.
+        Placement::Balanced | Placement::Ideal => Placed::Evenly,
     }
 }
 

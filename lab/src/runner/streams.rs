@@ -10,7 +10,7 @@ use crate::record::Stream;
 use crate::setup::Setup;
 use crate::study::TopologyKind;
 use crate::topology::{Attached, Blueprint, End, Topology};
-use crate::word::{Direction, LOADER};
+use crate::word::{Direction, LOADER, Placement};
 use ringway_rig::child::PartError;
 use ringway_rig::tools::{Flow, Measured, Tool};
 
@@ -71,7 +71,9 @@ impl StreamPlacer {
             let own = self.seed.wrapping_add(u64::from(guest).wrapping_mul(0x9e37_79b9));
             for queue in placement.queues(streams, queues, repeat, own) {
                 let flow = self.flow(guest, ends, tool, queue, queues)?;
-                placed.push(Placed { flow, queue: is_known.then_some(queue) });
+                // It begins there, and may move.
+                let stays = is_known && placement != Placement::Balanced;
+                placed.push(Placed { flow, queue: stays.then_some(queue) });
             }
         }
         Ok(placed)

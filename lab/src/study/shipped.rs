@@ -21,6 +21,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("workers", include_str!("../../studies/workers.toml")),
     ("scenarios", include_str!("../../studies/scenarios.toml")),
     ("placement", include_str!("../../studies/placement.toml")),
+    ("placement-receive", include_str!("../../studies/placement-receive.toml")),
 ];
 
 /// Names of the shipped studies.

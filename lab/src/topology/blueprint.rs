@@ -15,7 +15,7 @@ use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_add
 use crate::setup::{MTU_DEFAULT, Setup};
 use crate::study::{Study, Subject, TopologyKind};
 pub use crate::word::{Attached, Driver, Encapsulation, Layout};
-use crate::word::{GuestCpus, Offloads, Policy, Sender, name_of};
+use crate::word::{GuestCpus, Offloads, Placement, Policy, Sender, name_of};
 
 /// What to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct Blueprint {
     pub attached: Attached,
     /// Whether the host itself sends, without a guest.
     pub sends_from_host: bool,
+    /// Whether ringway's backend moves flows from queues that cannot keep up.
+    pub balances_flows: bool,
     /// The key of ringway's flows; a random one if `None`.
     pub flow_key: Option<FlowKey>,
     /// Settings of both kernels, as in `settings` of a study.
@@ -125,6 +127,7 @@ impl Blueprint {
             delay: Duration::ZERO,
             attached: Attached::Switch,
             sends_from_host: false,
+            balances_flows: false,
             flow_key: None,
             settings: BTreeMap::new(),
         }
@@ -143,6 +146,9 @@ impl Blueprint {
         }
         if setup.unanswered.is_some() && kind.has_router() {
             return Err("limit of unanswered pages for a router".to_owned());
+        }
+        if setup.placement == Placement::Balanced && setup.attached != Attached::Switch {
+            return Err("balance of flows but with switch = \"ringway\"".to_owned());
         }
         if setup.driver != Driver::Netfront && !kind.has_router() {
             return Err("choice of a driver but for a router".to_owned());
@@ -186,6 +192,7 @@ impl Blueprint {
             delay: setup.delay,
             attached: setup.attached,
             sends_from_host: setup.sender == Sender::Host,
+            balances_flows: setup.placement == Placement::Balanced,
             settings: setup.settings.clone(),
             ..Blueprint::pair(subject)
         })
@@ -205,6 +212,9 @@ impl Blueprint {
         );
         if let Some(workers) = self.workers {
             text += &format!("workers = {workers}\n");
+        }
+        if self.balances_flows {
+            text += "balance-flows = true\n";
         }
         if let Some(key) = self.flow_key {
             text += &format!("flow-key = \"{key}\"\n");
