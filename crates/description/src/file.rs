@@ -410,17 +410,10 @@ impl<'a> Source<'a> {
             let mut vifs = Vec::new();
             for (handle, whole) in (0_u8..).zip(&section.vif) {
                 let section = whole.get_ref();
-                let of_virtio = (section.name.as_ref().map(Spanned::span))
-                    .or(section.socket.as_ref().map(Spanned::span))
-                    .or(section.mode.as_ref().map(Spanned::span))
-                    .or(section.features.as_ref().map(Spanned::span))
-                    .or(section.max_memory.as_ref().map(Spanned::span))
-                    .or(section.vm_uuid.as_ref().map(Spanned::span));
-                if let Some(at) = of_virtio {
-                    let message =
-                        format!("guest.vif.{}: only in [[vhost]]", ONLY_OF_VHOST.join(", "));
-                    self.fault(Some(at.start), &message);
-                }
+                self.refuse(section, "guest.vif", &ONLY_OF_VHOST, |key| match key {
+                    "name" | "vm-uuid" => "not here; set it in [[guest]]",
+                    _ => "only in [[vhost]]; remove it",
+                });
                 self.refuse_of_namespaces(section, "guest.vif");
                 let vif = GuestVif {
                     iface_id: section.iface_id.as_ref().map(|it| it.get_ref().clone()),

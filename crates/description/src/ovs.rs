@@ -91,7 +91,7 @@ mod tests {
             ("vm-uuid = ''", "line 4: vhost.vm-uuid: vm-uuid is \"\""),
             (
                 "[[guest]]\nname = 'a'\n[[guest.vif]]\nvm-uuid = 'a'",
-                "line 7: guest.vif.name, socket, mode",
+                "line 7: guest.vif.vm-uuid: not here; set it in [[guest]]",
             ),
         ] {
             let refused = read(keys).expect_err(keys);

@@ -217,6 +217,37 @@ pub(crate) struct VifSection {
     pub(crate) mirror: Vec<Spanned<MirroredText>>,
 }
 
+impl VifSection {
+    /// Where the section has this key, if it does: for keys that not all kinds of vifs have.
+    pub(crate) fn place_of(&self, key: &str) -> Option<usize> {
+        fn start<T>(value: Option<&Spanned<T>>) -> Option<usize> {
+            value.map(|value| value.span().start)
+        }
+        match key {
+            "name" => start(self.name.as_ref()),
+            "socket" => start(self.socket.as_ref()),
+            "mode" => start(self.mode.as_ref()),
+            "features" => start(self.features.as_ref()),
+            "max-memory" => start(self.max_memory.as_ref()),
+            "netns" => start(self.netns.as_ref()),
+            "device" => start(self.device.as_ref()),
+            "addresses" => start(self.addresses.first()),
+            "gateway" => start(self.gateway.as_ref()),
+            "bridge" => start(self.bridge.as_ref()),
+            "iface-id" => start(self.iface_id.as_ref()),
+            "vm-uuid" => start(self.vm_uuid.as_ref()),
+            "bind" => start(self.bind.as_ref()),
+            "max-queues" => start(self.max_queues.as_ref()),
+            "completion" => start(self.completion.as_ref()),
+            "max-unanswered" => start(self.max_unanswered.as_ref()),
+            "staging" => start(self.staging.as_ref()),
+            "gro" => start(self.gro.as_ref()),
+            "announce" => start(self.announce.as_ref()),
+            _ => None,
+        }
+    }
+}
+
 impl Section for UplinkSection {
     const SCOPE: Scope = Scope::Uplink;
     const EXPECTED: &'static str = "struct UplinkSection";

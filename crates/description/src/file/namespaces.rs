@@ -1,7 +1,6 @@
 //! Vifs of network namespaces: `[[namespace]]`.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use ringway_ovs::Bind;
 use toml::Spanned;
@@ -72,33 +71,12 @@ impl Source<'_> {
 
     /// Keys that a network namespace does not have.
     fn refuse_of_others(&self, section: &VifSection) {
-        let given: [Option<Range<usize>>; NOT_OF_NAMESPACE.len()] = [
-            section.socket.as_ref().map(Spanned::span),
-            section.mode.as_ref().map(Spanned::span),
-            section.features.as_ref().map(Spanned::span),
-            section.max_memory.as_ref().map(Spanned::span),
-            section.iface_id.as_ref().map(Spanned::span),
-            section.vm_uuid.as_ref().map(Spanned::span),
-            section.bind.as_ref().map(Spanned::span),
-            section.bridge.as_ref().map(Spanned::span),
-            section.gateway.as_ref().map(Spanned::span),
-            section.max_queues.as_ref().map(Spanned::span),
-            section.completion.as_ref().map(Spanned::span),
-            section.max_unanswered.as_ref().map(Spanned::span),
-            section.staging.as_ref().map(Spanned::span),
-            section.gro.as_ref().map(Spanned::span),
-            section.announce.as_ref().map(Spanned::span),
-        ];
-        for (key, at) in NOT_OF_NAMESPACE.into_iter().zip(given) {
-            let Some(at) = at else { continue };
-            let remedy = match key {
-                "bridge" => "a namespace on a bridge needs no ringway: use a pair of veth",
-                "gateway" => "set routes in the namespace",
-                "max-queues" => "use `queues` here",
-                _ => "remove it",
-            };
-            self.fault(Some(at.start), &format!("namespace.{key}: not here; {remedy}"));
-        }
+        self.refuse(section, "namespace", &NOT_OF_NAMESPACE, |key| match key {
+            "bridge" => "not here; a namespace on a bridge needs no ringway: use a pair of veth",
+            "gateway" => "not here; set routes in the namespace",
+            "max-queues" => "not here; use `queues`",
+            _ => "not here; remove it",
+        });
         let queues: Option<u16> = section.queues.and_then(Within::get);
         if let Some(queues) = queues {
             if queues > QUEUES_MAX {

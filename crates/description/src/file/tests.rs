@@ -1,6 +1,7 @@
 //! Valid descriptions, and the errors of invalid ones.
 
 mod isolation;
+mod kinds;
 mod namespaces;
 mod syntax;
 

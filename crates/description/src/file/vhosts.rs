@@ -98,35 +98,18 @@ impl Source<'_> {
 
     /// Keys that only the vif of a network namespace has.
     pub(super) fn refuse_of_namespaces(&self, section: &VifSection, of: &str) {
-        let given =
-            [section.netns.as_ref().map(Spanned::span), section.device.as_ref().map(Spanned::span)];
-        for (key, at) in ONLY_OF_NAMESPACE.into_iter().zip(given) {
-            let Some(at) = at else { continue };
-            let message = format!("{of}.{key}: only in [[namespace]]; remove it");
-            self.fault(Some(at.start), &message);
-        }
+        self.refuse(section, of, &ONLY_OF_NAMESPACE, |_| "only in [[namespace]]; remove it");
     }
 
     /// Keys that apply only to an emulated guest or to a Xen vif.
     fn refuse_of_guests(&self, section: &VifSection) {
-        let given = [
-            section.addresses.first().map(Spanned::span),
-            section.gateway.as_ref().map(Spanned::span),
-            section.max_queues.as_ref().map(Spanned::span),
-            section.completion.as_ref().map(Spanned::span),
-            section.max_unanswered.as_ref().map(Spanned::span),
-            section.staging.as_ref().map(Spanned::span),
-            section.gro.as_ref().map(Spanned::span),
-        ];
-        let given = ONLY_OF_GUEST.into_iter().zip(given);
-        for (key, at) in given.filter_map(|(key, at)| Some((key, at?))) {
-            let remedy = match key {
-                "max-queues" => "use `queues` here",
-                "addresses" => "set addresses in the guest, and use `allowed-ips` to limit them",
-                _ => "remove it",
-            };
-            let message = format!("vhost.{key}: only in [[guest.vif]]; {remedy}");
-            self.fault(Some(at.start), &message);
-        }
+        self.refuse(section, "vhost", &ONLY_OF_GUEST, |key| match key {
+            "max-queues" => "only in [[guest.vif]]; use `queues` here",
+            "addresses" => {
+                "only in [[guest.vif]]; set addresses in the guest, and use `allowed-ips` to limit \
+                 them"
+            }
+            _ => "only in [[guest.vif]]; remove it",
+        });
     }
 }

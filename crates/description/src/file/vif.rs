@@ -67,6 +67,21 @@ impl Source<'_> {
         }
     }
 
+    /// Refuses those of these keys that a section of this name has, with what is said of each.
+    pub(super) fn refuse(
+        &self,
+        section: &VifSection,
+        of: &str,
+        keys: &[&str],
+        reason: impl Fn(&str) -> &'static str,
+    ) {
+        for &key in keys {
+            if let Some(at) = section.place_of(key) {
+                self.fault(Some(at), &format!("{of}.{key}: {}", reason(key)));
+            }
+        }
+    }
+
     /// Checks that the vif's bridge is described, where the host has no others.
     fn check_bridge(&self, section: &VifSection, of: &str, bridges: &[Bridge]) {
         // A bridge whose name could not be read may be the one.
