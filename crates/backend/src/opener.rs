@@ -11,7 +11,7 @@ use ringway_host_shell::{SessionEvent, VifSession};
 use ringway_hypervisor::Hypervisor;
 use ringway_sys::poll::wait_readable;
 use ringway_tap::VifOrTap;
-use ringway_vhost_shell::PassedOn;
+use ringway_vhost_shell::{Obstacle, PassedOn};
 use serde_json::Value;
 
 use crate::Backend;
@@ -122,11 +122,12 @@ impl<H: Hypervisor> Backend<H> {
                 let outcome = error.map_or(Ok(()), Err);
                 self.on(Event::Session(name, SessionEvent::AreaSent(outcome)))?;
             }
-            OpenerEvent::Waiting { name, reason, is_failure } => {
+            OpenerEvent::Waiting { name, reason, is_failure, is_absence } => {
                 if is_failure {
                     tracing::warn!(vif = name, "waits: {reason}");
                 }
-                self.on(Event::Session(name, SessionEvent::Waits(reason)))?;
+                let obstacle = Obstacle { reason, is_absence };
+                self.on(Event::Session(name, SessionEvent::Waits(obstacle)))?;
             }
         }
         Ok(())

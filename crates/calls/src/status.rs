@@ -226,8 +226,11 @@ pub struct VifStatus {
     /// restart of the service: its guest stayed connected.
     #[serde(default)]
     pub restarts: u64,
-    /// Why it is closed, if it is.
+    /// Why it is closed, or does not work as it should, if so.
     pub error: Option<String>,
+    /// For scripts, if there is an error: [`VifStatus::NO_GUEST`] or [`VifStatus::FAULT`].
+    #[serde(default)]
+    pub error_kind: Option<String>,
     /// What it waits for as a whole: `script` (the toolstack's), `resources` of this host, `keys`
     /// that its guest changes faster than they are read, the end of its `quarantine`.
     #[serde(default)]
@@ -237,6 +240,19 @@ pub struct VifStatus {
     pub refusals: Option<RefusalsStatus>,
     /// The queues in use.
     pub queues: Vec<QueueStatus>,
+}
+
+impl VifStatus {
+    /// The kind of an error while all is well here: its guest is off, starts or is paused.
+    pub const NO_GUEST: &str = "no_guest";
+    /// The kind of all other errors.
+    pub const FAULT: &str = "fault";
+
+    /// Shows a fault, unless it has an error already.
+    pub fn add_fault(&mut self, fault: Option<String>) {
+        let Some(fault) = fault.filter(|_| self.error.is_none()) else { return };
+        (self.error, self.error_kind) = (Some(fault), Some(VifStatus::FAULT.to_owned()));
+    }
 }
 
 /// Requests that XenStore has refused.

@@ -66,5 +66,8 @@ pub enum AttacherEvent {
         name: String,
         /// For people.
         reason: String,
+        /// Whether nothing is wrong: the namespace does not exist.
+        #[serde(default)]
+        is_absence: bool,
     },
 }

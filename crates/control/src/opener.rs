@@ -42,6 +42,9 @@ pub enum OpenerEvent {
         /// Whether its socket could not be opened.
         #[serde(default)]
         is_failure: bool,
+        /// Whether nothing is wrong: its guest is not there.
+        #[serde(default)]
+        is_absence: bool,
     },
     /// The outcome of sending a front-end the area that it requested.
     AreaSent {

@@ -166,17 +166,20 @@ impl<M: Fn(&str) -> MacAddr> Attacher<M> {
                 (vif.made, vif.reported) = (Some(made), None);
             }
             Err(error) => {
-                let reason = error.to_string();
+                let (reason, kind) = (error.to_string(), error.kind());
                 if vif.reported.as_ref() != Some(&reason) {
                     vif.reported = Some(reason.clone());
-                    self.unsent.push_back((AttacherEvent::Waiting { name, reason }, Vec::new()));
+                    let is_absence = kind == ErrorKind::NotFound;
+                    let waits = AttacherEvent::Waiting { name, reason, is_absence };
+                    self.unsent.push_back((waits, Vec::new()));
                 }
             }
         }
         Ok(())
     }
 
-    /// Opens a device in its namespace. The outer error is fatal: this process is elsewhere.
+    /// Opens a device in its namespace. Only of a missing namespace the inner error says that
+    /// something is not found. The outer one is fatal: this process is elsewhere.
     fn open(&self, name: &str, wanted: &DeviceWanted) -> io::Result<io::Result<Made>> {
         let namespace = match self.namespace(&wanted.netns) {
             Ok(namespace) => namespace,
@@ -188,9 +191,8 @@ impl<M: Fn(&str) -> MacAddr> Attacher<M> {
         let made = self.open_here(name, wanted);
         self.home.enter()?;
         let made = made.map_err(|error| {
-            let (DeviceWanted { name, netns, .. }, kind) = (wanted, error.kind());
-            let what = format!("the device {name} in {}: {error}", netns.display());
-            io::Error::new(kind, what)
+            let DeviceWanted { name, netns, .. } = wanted;
+            io::Error::other(format!("the device {name} in {}: {error}", netns.display()))
         });
         let dir = self.dir.namespace(name);
         Ok(made.map(|(keeper, notes, device)| Made { namespace, keeper, dir, notes, device }))
@@ -307,7 +309,7 @@ fn not_entered(path: &Path, error: &io::Error) -> io::Error {
         ErrorKind::InvalidInput => format!("{shown} is not the file of a network namespace"),
         _ => format!("the network namespace {shown}: {error}"),
     };
-    io::Error::new(error.kind(), what)
+    io::Error::other(what)
 }
 
 #[cfg(test)]

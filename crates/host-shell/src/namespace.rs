@@ -10,7 +10,7 @@ use ringway_datapath::{OffloadCaps, QueueCounters, Side};
 use ringway_host::{Rings, Session, SessionHost, SessionPlace};
 use ringway_tap::{Tap, TapFile, TapQueue};
 use ringway_vhost::Backend;
-use ringway_vhost_shell::SessionSource;
+use ringway_vhost_shell::{Obstacle, SessionSource};
 
 use crate::session::{SessionEvent, VhostVif, VifPlace};
 
@@ -26,7 +26,7 @@ pub struct NamespaceSession<Q, P> {
     arrived: Option<Vec<OwnedFd>>,
     device: Option<TapRings<Q>>,
     /// Why it cannot be had.
-    reason: Option<String>,
+    obstacle: Option<Obstacle>,
 }
 
 /// Makes a queue of the engines from one of a device.
@@ -73,7 +73,7 @@ impl<Q, P: SessionSource> NamespaceSession<Q, P> {
             into_queue: Into::into,
             arrived: None,
             device: None,
-            reason: None,
+            obstacle: None,
         }
     }
 
@@ -81,7 +81,7 @@ impl<Q, P: SessionSource> NamespaceSession<Q, P> {
         self.leave(host);
         let NamespaceSession { offloads, into_queue, .. } = *self;
         let (tap, queues) = open(files, offloads).map_err(|error| error.to_string())?;
-        self.reason = None;
+        self.obstacle = None;
         let device = self.device.insert(TapRings { tap, offloads, into_queue });
         for queue in 0..queues {
             host.start(queue, true, device);
@@ -117,9 +117,9 @@ impl<Q, P: SessionSource> Session<Q> for NamespaceSession<Q, P> {
         match event {
             // The next turn serves it, if the vif may be served.
             SessionEvent::Attached(files) => self.arrived = Some(files),
-            SessionEvent::Waits(reason) => {
-                host.log_end(&reason);
-                self.reason = Some(reason);
+            SessionEvent::Waits(obstacle) => {
+                host.log_end(&obstacle.reason);
+                self.obstacle = Some(obstacle);
             }
             SessionEvent::Connected(_) | SessionEvent::AreaSent(_) => {}
         }
@@ -129,7 +129,7 @@ impl<Q, P: SessionSource> Session<Q> for NamespaceSession<Q, P> {
         self.leave(host);
         host.log_end(&format!("its network device is not served any more: {reason}"));
         // Who makes devices may have said more of it.
-        self.reason.get_or_insert_with(|| reason.to_owned());
+        self.obstacle.get_or_insert_with(|| Obstacle::fault(reason.to_owned()));
         self.source.disconnected(now);
     }
 
@@ -151,8 +151,14 @@ impl<Q, P: SessionSource> Session<Q> for NamespaceSession<Q, P> {
     }
 
     fn error(&self) -> Option<String> {
-        let reason = self.reason.as_deref().unwrap_or("its network device is not made yet");
+        let known = self.obstacle.as_ref().map(|obstacle| obstacle.reason.as_str());
+        let reason = known.unwrap_or("its network device is not made yet");
         self.device.is_none().then(|| reason.to_owned())
+    }
+
+    fn lacks_guest(&self) -> bool {
+        let is_absence = self.obstacle.as_ref().is_none_or(|obstacle| obstacle.is_absence);
+        self.device.is_none() && is_absence
     }
 
     fn blank_pairs(&self) -> Vec<u16> {

@@ -16,7 +16,7 @@ use ringway_sys::eventfd::PeerCounters;
 use ringway_sys::guest_memory::{DirtyLog, GuestMemory, MappingShare};
 use ringway_vhost::backend::{AreaRequest, Bases, Log, Missing, Negotiated, Offer};
 use ringway_vhost::{Area, Backend, Base, PairPlan, RegionKey, RingPlan};
-use ringway_vhost_shell::{BackendEnd, Device, Mode, Note, SessionSource};
+use ringway_vhost_shell::{BackendEnd, Device, Mode, Note, Obstacle, SessionSource};
 use ringway_virtback::{
     InflightArea, LogPlace, PairControl, PairParts, QueuePair, QueueParts, used_index,
 };
@@ -100,7 +100,7 @@ pub enum SessionEvent {
     /// The network device of a namespace was made: its queues.
     Attached(Vec<OwnedFd>),
     /// There is no connection, or no device, for this reason.
-    Waits(String),
+    Waits(Obstacle),
     /// The area that the front-end wanted was sent to it, or not, for this reason.
     AreaSent(Result<(), String>),
 }
@@ -189,7 +189,7 @@ impl<Q, P: SessionSource> Session<Q> for VhostSession<Q, P> {
             SessionEvent::Connected(connection) => self.end.source().connected(connection),
             // It has no device.
             SessionEvent::Attached(_) => {}
-            SessionEvent::Waits(reason) => self.end.source().waits(reason),
+            SessionEvent::Waits(obstacle) => self.end.source().waits(obstacle),
             SessionEvent::AreaSent(outcome) => {
                 self.act(host, |end, serving| end.on_area_sent(serving, outcome, now));
             }
@@ -218,6 +218,10 @@ impl<Q, P: SessionSource> Session<Q> for VhostSession<Q, P> {
 
     fn error(&self) -> Option<String> {
         self.end.error()
+    }
+
+    fn lacks_guest(&self) -> bool {
+        self.end.lacks_guest()
     }
 
     fn blank_pairs(&self) -> Vec<u16> {

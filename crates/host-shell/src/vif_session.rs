@@ -111,6 +111,10 @@ impl<Q, P: SessionSource> Session<Q> for VifSession<Q, P> {
         of_kind!(self, it => it.error())
     }
 
+    fn lacks_guest(&self) -> bool {
+        of_kind!(self, it => it.lacks_guest())
+    }
+
     fn blank_pairs(&self) -> Vec<u16> {
         of_kind!(self, it => it.blank_pairs())
     }

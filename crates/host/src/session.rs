@@ -46,6 +46,9 @@ pub trait Session<Q> {
     /// Why nothing is served, if so, with the remedy.
     fn error(&self) -> Option<String>;
 
+    /// Whether the reason is only that its guest is not there: that is off, starts or is paused.
+    fn lacks_guest(&self) -> bool;
+
     /// Pairs that are served and whose rings were all zeros when their guest last kicked.
     fn blank_pairs(&self) -> Vec<u16>;
 

@@ -42,6 +42,7 @@ impl OtherPort<'_> {
         VifStatus {
             name: self.name.to_owned(),
             state: "Connected".to_owned(),
+            error_kind: self.fault.as_ref().map(|_| VifStatus::FAULT.to_owned()),
             error: self.fault.clone(),
             attached_to: SWITCH.to_owned(),
             multicast: multicast_status(switch, self.port),
@@ -146,10 +147,12 @@ impl View<'_> {
         let caps = state.connection.as_ref().map_or(OffloadCaps::NONE, |it| it.caps);
         let passing = state.offloading(self.shared).passing;
         let status = self.vif(state);
+        let error = end.error().map(str::to_owned).or(status.error);
         VifStatus {
             state: end.state().to_string(),
             guest,
-            error: end.error().map(str::to_owned).or(status.error),
+            error_kind: error.as_ref().map(|_| VifStatus::FAULT.to_owned()),
+            error,
             kind: "xen".to_owned(),
             domid: Some(vif.frontend.0),
             handle: vif.handle,
@@ -176,14 +179,16 @@ impl View<'_> {
         let place = device.map_or_else(on_switch, |device| device.place(self.links));
         let caps = connection.map_or(OffloadCaps::NONE, |it| it.caps);
         let offloading = state.offloading(shared);
+        // Why it does not work as it should, although it is served.
+        let error = state
+            .fault()
+            .or_else(|| place.fault())
+            .or_else(|| shared.ovs.fault(&Purpose::of(&state.charged)))
+            .or_else(|| state.why_not_assigned(shared));
         VifStatus {
             name: state.name.clone(),
-            // Why it does not work as it should, although it is served.
-            error: state
-                .fault()
-                .or_else(|| place.fault())
-                .or_else(|| shared.ovs.fault(&Purpose::of(&state.charged)))
-                .or_else(|| state.why_not_assigned(shared)),
+            error_kind: error.as_ref().map(|_| VifStatus::FAULT.to_owned()),
+            error,
             mac: rules.mac().map(|mac| mac.to_string()),
             locking_mode: rules
                 .mode(config.locking)

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use ringway_host_shell::SessionEvent;
 use ringway_vhost::backend::AreaRequest;
-use ringway_vhost_shell::{Connection, ConnectionSource, SessionSource};
+use ringway_vhost_shell::{Connection, ConnectionSource, Obstacle, SessionSource};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -60,7 +60,7 @@ struct Shared {
 pub(crate) struct Source {
     shared: Rc<RefCell<Shared>>,
     connection: Option<OwnedFd>,
-    obstacle: Option<String>,
+    obstacle: Option<Obstacle>,
     canary: Option<Canary>,
 }
 
@@ -69,9 +69,9 @@ impl SessionSource for Source {
         (self.connection, self.obstacle) = (Some(connection), None);
     }
 
-    fn waits(&mut self, reason: String) {
+    fn waits(&mut self, obstacle: Obstacle) {
         if self.canary != Some(Canary::HiddenObstacle) {
-            self.obstacle = Some(reason);
+            self.obstacle = Some(obstacle);
         }
     }
 
@@ -95,12 +95,12 @@ impl ConnectionSource for Source {
 
     fn defer_until(&mut self, _: Instant) {}
 
-    fn obstacle(&self) -> Option<&str> {
-        self.obstacle.as_deref()
+    fn obstacle(&self) -> Option<&Obstacle> {
+        self.obstacle.as_ref()
     }
 
-    fn awaited(&self) -> String {
-        "no front-end is connected".to_owned()
+    fn awaited(&self) -> Obstacle {
+        Obstacle::absence("no front-end is connected".to_owned())
     }
 
     fn due(&self) -> Option<Instant> {
@@ -175,7 +175,9 @@ impl Opener {
             let reason = obstacle.unwrap_or("no one listens there").to_owned();
             let is_new = self.reported.as_ref() != Some(&reason);
             self.reported = Some(reason.clone());
-            return is_new.then_some((SessionEvent::Waits(reason), None));
+            let is_absence = shortage.is_none() && self.found != Found::OtherFile;
+            let waits = SessionEvent::Waits(Obstacle { reason, is_absence });
+            return is_new.then_some((waits, None));
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);

@@ -170,7 +170,7 @@ impl World {
             }
         };
         plane.journal.note(|| match &event {
-            SessionEvent::Waits(reason) => format!("{name} waits: {reason}"),
+            SessionEvent::Waits(obstacle) => format!("{name} waits: {}", obstacle.reason),
             SessionEvent::AreaSent(sent) => format!("an area for {name}: {sent:?}"),
             _ => format!("a front-end of {name} connects"),
         });

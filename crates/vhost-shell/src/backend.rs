@@ -12,7 +12,7 @@ use ringway_wire::vhost_user::Op;
 use rustix::event::PollFlags;
 
 use crate::connection::{Broken, Connection, PART_MAX, Received};
-use crate::endpoint::{ConnectionSource, Endpoint, WORKED_AFTER};
+use crate::endpoint::{ConnectionSource, Endpoint, Obstacle, WORKED_AFTER};
 
 /// Reads of a socket in one turn. A front-end that sends as fast as it can, or byte by byte, gets
 /// no more than this before the others get their turns.
@@ -210,45 +210,58 @@ impl<P: ConnectionSource> BackendEnd<P> {
 
     /// Why nothing is served, if so: what the last front-end did, or what is missing.
     pub fn error(&self) -> Option<String> {
-        match self.state() {
-            State::Serving => None,
+        self.obstacle().map(|obstacle| obstacle.reason)
+    }
+
+    /// Whether nothing is served only because its machine is off, starts or is paused.
+    pub fn lacks_guest(&self) -> bool {
+        self.obstacle().is_some_and(|obstacle| obstacle.is_absence)
+    }
+
+    fn obstacle(&self) -> Option<Obstacle> {
+        let fault = match self.state() {
+            State::Serving => return None,
             State::Disconnected => {
-                let obstacle = || self.source.obstacle().map(str::to_owned);
-                Some(self.error.clone().or_else(obstacle).unwrap_or_else(|| self.source.awaited()))
+                let Some(error) = &self.error else {
+                    let known = self.source.obstacle().cloned();
+                    return Some(known.unwrap_or_else(|| self.source.awaited()));
+                };
+                error.clone()
             }
-            State::Waiting(Missing::Version1) => Some(
-                "the driver of the guest knows no version 1 of virtio: it is too old".to_owned(),
-            ),
-            State::Waiting(Missing::Memory) if self.removed_memory().is_some() => {
-                self.removed_memory()
+            State::Waiting(Missing::Version1) => {
+                "the driver of the guest knows no version 1 of virtio: it is too old".to_owned()
             }
-            State::Waiting(Missing::Memory) => Some(
+            State::Waiting(Missing::Memory) => self.removed_memory().unwrap_or_else(|| {
                 "the front-end shares no memory (QEMU: -object memory-backend-memfd,...,share=on; \
                  libvirt: <access mode='shared'/> in <memoryBacking>)"
-                    .to_owned(),
-            ),
-            State::Waiting(missing) => {
-                self.refused_mtu().or_else(|| self.error.clone()).or_else(|| self.expected(missing))
-            }
-        }
+                    .to_owned()
+            }),
+            State::Waiting(missing) => match self.refused_mtu().or_else(|| self.error.clone()) {
+                Some(fault) => fault,
+                None => return self.expected(missing),
+            },
+        };
+        Some(Obstacle::fault(fault))
     }
 
     /// What the front-end has to do next.
-    fn expected(&self, missing: Missing) -> Option<String> {
+    fn expected(&self, missing: Missing) -> Option<Obstacle> {
         let Connected { connection, session, .. } = self.connected.as_ref()?;
         if let Some((found, len)) = connection.partial_message() {
-            return Some(format!("{found} of the {len} bytes of a message have come"));
+            let part = format!("{found} of the {len} bytes of a message have come");
+            return Some(Obstacle::fault(part));
         }
-        let expected = match missing {
-            Missing::Rings if session.unset_ring().is_some() => {
-                return session.unset_ring().map(|ring| ring.to_string());
-            }
-            Missing::Driver => "the driver of the guest is not ready, or its machine is paused",
-            Missing::Rings => "the front-end has not passed the guest's rings",
-            Missing::Enabled => "no queue is enabled",
+        Some(match missing {
+            Missing::Driver => Obstacle::absence(
+                "the driver of the guest is not ready, or its machine is paused".to_owned(),
+            ),
+            Missing::Rings => Obstacle::fault(session.unset_ring().map_or_else(
+                || "the front-end has not passed the guest's rings".to_owned(),
+                |ring| ring.to_string(),
+            )),
+            Missing::Enabled => Obstacle::fault("no queue is enabled".to_owned()),
             Missing::Version1 | Missing::Memory | Missing::Nothing => return None,
-        };
-        Some(expected.to_owned())
+        })
     }
 
     /// What the front-end took back, if that is why nothing is served.

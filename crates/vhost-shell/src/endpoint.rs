@@ -52,6 +52,27 @@ enum Peer {
     BackEnd,
 }
 
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// For people.
+    pub reason: String,
+    /// Whether nothing is wrong: the other end, such as a machine that is off, is not there.
+    pub is_absence: bool,
+}
+
+impl Obstacle {
+    /// The other end is not there.
+    pub fn absence(reason: String) -> Obstacle {
+        Obstacle { reason, is_absence: true }
+    }
+
+    /// Something is wrong.
+    pub fn fault(reason: String) -> Obstacle {
+        Obstacle { reason, is_absence: false }
+    }
+}
+
 /// A source of connections.
 pub trait ConnectionSource {
     /// Tries to get a connection. Call it when the descriptor is readable, and when it is due.
@@ -70,10 +91,10 @@ pub trait ConnectionSource {
     fn defer_until(&mut self, until: Instant);
 
     /// Why there is no connection yet, if that is known.
-    fn obstacle(&self) -> Option<&str>;
+    fn obstacle(&self) -> Option<&Obstacle>;
 
-    /// What is awaited if there is no known obstacle, for people.
-    fn awaited(&self) -> String;
+    /// What is awaited if there is no known obstacle.
+    fn awaited(&self) -> Obstacle;
 
     /// When to call [`ConnectionSource::poll_connection`] even if nothing is readable.
     fn due(&self) -> Option<Instant>;
@@ -106,8 +127,8 @@ pub struct Endpoint {
     paused: Option<Duration>,
     /// When to try again.
     due: Option<Instant>,
-    /// Why there is no connection, for people.
-    obstacle: Option<String>,
+    /// Why there is no connection.
+    obstacle: Option<Obstacle>,
 }
 
 #[derive(Debug)]
@@ -188,7 +209,7 @@ impl Endpoint {
         }
         *check = now + CHECK_INTERVAL;
         let path = self.path.display();
-        self.obstacle = match own.find() {
+        let fault = match own.find() {
             Found::Ours => None,
             // A guest's process can make no listener after its start: it is confined.
             Found::Nothing if self.peer == Peer::BackEnd => {
@@ -206,13 +227,14 @@ impl Endpoint {
                  process, and remove this file"
             )),
         };
+        self.obstacle = fault.map(Obstacle::fault);
     }
 
     /// Dials, or watches the directory in which the socket will appear.
     fn dial(&mut self, now: Instant) -> Option<OwnedFd> {
         // Before the attempt, so that a socket that appears in between is not missed.
-        if let Err(obstacle) = self.watch_directory() {
-            self.obstacle = Some(obstacle);
+        if let Err(reason) = self.watch_directory() {
+            self.obstacle = Some(Obstacle::fault(reason));
             self.disconnected(now);
             return None;
         }
@@ -224,50 +246,50 @@ impl Endpoint {
                 return Some(connection);
             }
             Err(Errno::NOENT) if missing_directory(&self.path).is_some() => {
-                missing_directory(&self.path).unwrap_or_default()
+                Obstacle::fault(missing_directory(&self.path).unwrap_or_default())
             }
-            Err(Errno::NOENT) if self.peer == Peer::BackEnd => format!(
+            Err(Errno::NOENT) if self.peer == Peer::BackEnd => Obstacle::absence(format!(
                 "{path} does not exist: the back-end must create it, such as ringway with \
                  mode = \"server\" in its [[vhost]]"
-            ),
-            Err(Errno::NOENT) => format!(
+            )),
+            Err(Errno::NOENT) => Obstacle::absence(format!(
                 "{path} does not exist: the front-end must create it (QEMU: -chardev \
                  socket,path={path},server=on; libvirt: mode='server')"
-            ),
-            // The socket file appears before its owner listens on it, and listening causes no
-            // event.
-            Err(Errno::CONNREFUSED)
-                if self.path.metadata().is_ok_and(|it| !it.file_type().is_socket()) =>
-            {
-                self.disconnected(now);
-                not_a_socket(&self.path)
-            }
-            Err(Errno::PROTOTYPE) => {
-                self.disconnected(now);
-                other_type(&self.path)
-            }
-            Err(Errno::LOOP) => {
-                self.disconnected(now);
-                foreign_link(&self.path)
-            }
-            Err(Errno::CONNREFUSED | Errno::AGAIN) => {
-                self.disconnected(now);
-                format!("{path}: the process that created this socket does not listen, or is busy")
-            }
-            Err(Errno::ACCESS | Errno::PERM) => {
-                self.disconnected(now);
-                format!(
-                    "{path}: no permission{}: it must be writable for the user of ringway",
-                    rights(&self.path)
-                )
-            }
+            )),
             Err(error) => {
                 self.disconnected(now);
-                format!("{path}: {}", io::Error::from(error))
+                self.refused(error)
             }
         };
         self.obstacle = Some(obstacle);
         None
+    }
+
+    /// What keeps us from a socket that exists.
+    fn refused(&self, error: Errno) -> Obstacle {
+        let path = self.path.display();
+        let fault = match error {
+            // The socket file appears before its owner listens on it, and listening causes no
+            // event.
+            Errno::CONNREFUSED
+                if self.path.metadata().is_ok_and(|it| !it.file_type().is_socket()) =>
+            {
+                not_a_socket(&self.path)
+            }
+            Errno::CONNREFUSED | Errno::AGAIN => {
+                return Obstacle::absence(format!(
+                    "{path}: the process that created this socket does not listen, or is busy"
+                ));
+            }
+            Errno::PROTOTYPE => other_type(&self.path),
+            Errno::LOOP => foreign_link(&self.path),
+            Errno::ACCESS | Errno::PERM => format!(
+                "{path}: no permission{}: it must be writable for the user of ringway",
+                rights(&self.path)
+            ),
+            error => format!("{path}: {}", io::Error::from(error)),
+        };
+        Obstacle::fault(fault)
     }
 
     fn watch_directory(&self) -> Result<(), String> {
@@ -297,24 +319,28 @@ fn rights(socket: &Path) -> String {
 }
 
 impl ConnectionSource for Endpoint {
-    fn obstacle(&self) -> Option<&str> {
-        self.obstacle.as_deref()
+    fn obstacle(&self) -> Option<&Obstacle> {
+        self.obstacle.as_ref()
     }
 
-    fn awaited(&self) -> String {
+    fn awaited(&self) -> Obstacle {
         let path = self.path.display();
         match (&self.socket, self.paused) {
-            (Socket::Dial { .. }, _) => format!("no front-end is listening at {path}"),
-            (Socket::Listen { .. }, Some(pause)) if pause >= REPORTED_PAUSE_MIN => format!(
-                "the next front-end is accepted at {path} in at most {} s, because earlier ones \
-                 disconnected too soon",
-                pause.as_secs_f64().ceil()
-            ),
-            (Socket::Listen { .. }, _) => format!(
+            (Socket::Dial { .. }, _) => {
+                Obstacle::absence(format!("no front-end is listening at {path}"))
+            }
+            (Socket::Listen { .. }, Some(pause)) if pause >= REPORTED_PAUSE_MIN => {
+                Obstacle::fault(format!(
+                    "the next front-end is accepted at {path} in at most {} s, because earlier \
+                     ones disconnected too soon",
+                    pause.as_secs_f64().ceil()
+                ))
+            }
+            (Socket::Listen { .. }, _) => Obstacle::absence(format!(
                 "no front-end has connected to {path} (QEMU: -chardev \
                  socket,path={path},reconnect=1; \
                  libvirt: mode='client')"
-            ),
+            )),
         }
     }
 
@@ -377,8 +403,8 @@ impl ConnectionSource for Endpoint {
                     }
                     // A temporary shortage of the system is no reason to give up the socket.
                     Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                        let obstacle = at(&self.path, "accept")(error);
-                        self.obstacle = Some(obstacle.to_string());
+                        let reason = at(&self.path, "accept")(error).to_string();
+                        self.obstacle = Some(Obstacle::fault(reason));
                         self.disconnected(now);
                         Ok(None)
                     }

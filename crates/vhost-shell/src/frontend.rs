@@ -110,7 +110,8 @@ impl FrontendEnd {
 
     /// Why they do not, as far as it is known.
     pub fn error(&self) -> Option<&str> {
-        self.error.as_deref().or(self.endpoint.obstacle())
+        let obstacle = || self.endpoint.obstacle().map(|it| it.reason.as_str());
+        self.error.as_deref().or_else(obstacle)
     }
 
     /// Does the pending work, within bounds. Returns whether there may be more.

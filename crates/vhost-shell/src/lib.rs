@@ -23,7 +23,7 @@ mod trusted_path;
 
 pub use backend::{BackendEnd, Device, Note, State, TURN_READS};
 pub use connection::{Broken, Connection, PART_MAX, Received};
-pub use endpoint::{ConnectionSource, Endpoint, Mode};
+pub use endpoint::{ConnectionSource, Endpoint, Mode, Obstacle};
 pub use frontend::{Driver, FrontendEnd, Parts};
 pub use opener::{Opener, Outcome, Reloaded, Turn, VifNamespace, VifSocket};
 pub use passed_on::{PassedOn, SessionSource};

@@ -33,7 +33,8 @@ impl Namespaces {
         self.names.insert(name.clone());
         if self.link.is_none() {
             let reason = WITHOUT.to_owned();
-            return Some(OpenerEvent::Waiting { name, reason, is_failure: false });
+            let (is_failure, is_absence) = (false, false);
+            return Some(OpenerEvent::Waiting { name, reason, is_failure, is_absence });
         }
         self.unsent.push_back(AttacherOrder::Attach { name, device });
         None
@@ -75,10 +76,11 @@ impl Namespaces {
                 AttacherEvent::Made { name } if self.has(&name) => {
                     news.push((OpenerEvent::Connected { name }, files));
                 }
-                AttacherEvent::Waiting { name, reason } if self.has(&name) => {
+                AttacherEvent::Waiting { name, reason, is_absence } if self.has(&name) => {
                     // Its session logs that within limits: others in the namespace may cause it.
                     let is_failure = false;
-                    news.push((OpenerEvent::Waiting { name, reason, is_failure }, Vec::new()));
+                    let waits = OpenerEvent::Waiting { name, reason, is_failure, is_absence };
+                    news.push((waits, Vec::new()));
                 }
                 AttacherEvent::Made { .. } | AttacherEvent::Waiting { .. } => {}
             }

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use serde_json::Value;
 
 use crate::connection::Connection;
-use crate::endpoint::{ConnectionSource, Endpoint, Mode};
+use crate::endpoint::{ConnectionSource, Endpoint, Mode, Obstacle};
 use crate::namespaces::Namespaces;
 use crate::socket_file::SocketGroup;
 
@@ -431,15 +431,16 @@ impl Opened {
         failure: Option<String>,
     ) -> Option<(OpenerEvent, Option<OwnedFd>)> {
         let is_failure = failure.is_some();
-        let reason = failure.or_else(|| {
+        let Obstacle { reason, is_absence } = failure.map(Obstacle::fault).or_else(|| {
             let endpoint = self.endpoint.as_ref()?;
-            Some(endpoint.obstacle().map_or_else(|| endpoint.awaited(), str::to_owned))
+            Some(endpoint.obstacle().cloned().unwrap_or_else(|| endpoint.awaited()))
         })?;
         if self.reported.as_ref() == Some(&reason) {
             return None;
         }
         self.reported = Some(reason.clone());
-        Some((OpenerEvent::Waiting { name: name.to_owned(), reason, is_failure }, None))
+        let name = name.to_owned();
+        Some((OpenerEvent::Waiting { name, reason, is_failure, is_absence }, None))
     }
 
     fn due(&self) -> Option<Instant> {

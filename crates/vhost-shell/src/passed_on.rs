@@ -9,7 +9,7 @@ use std::time::Instant;
 use ringway_control::{AreaWanted, Link, OpenerOrder};
 use ringway_vhost::backend::AreaRequest;
 
-use crate::endpoint::ConnectionSource;
+use crate::endpoint::{ConnectionSource, Obstacle};
 use crate::opener::RESEND;
 
 /// Where the connections of a vif come from, and who sends its front-ends descriptors.
@@ -18,7 +18,7 @@ pub trait SessionSource: ConnectionSource {
     fn connected(&mut self, connection: OwnedFd);
 
     /// There is no connection, for this reason.
-    fn waits(&mut self, reason: String);
+    fn waits(&mut self, obstacle: Obstacle);
 
     /// Orders that an area is sent to the front-end. The session learns the outcome.
     ///
@@ -33,7 +33,7 @@ pub struct PassedOn {
     name: String,
     opener: Arc<Link>,
     connection: Option<OwnedFd>,
-    obstacle: Option<String>,
+    obstacle: Option<Obstacle>,
     has_worked: bool,
     /// An order that the opener has not received.
     unsent: Option<OpenerOrder>,
@@ -71,8 +71,8 @@ impl SessionSource for PassedOn {
         self.obstacle = None;
     }
 
-    fn waits(&mut self, reason: String) {
-        self.obstacle = Some(reason);
+    fn waits(&mut self, obstacle: Obstacle) {
+        self.obstacle = Some(obstacle);
     }
 
     fn send_area_order(&self, wanted: AreaRequest) -> io::Result<()> {
@@ -104,12 +104,12 @@ impl ConnectionSource for PassedOn {
         self.has_worked = true;
     }
 
-    fn obstacle(&self) -> Option<&str> {
-        self.obstacle.as_deref()
+    fn obstacle(&self) -> Option<&Obstacle> {
+        self.obstacle.as_ref()
     }
 
-    fn awaited(&self) -> String {
-        "no front-end is connected".to_owned()
+    fn awaited(&self) -> Obstacle {
+        Obstacle::absence("no front-end is connected".to_owned())
     }
 
     fn due(&self) -> Option<Instant> {
@@ -142,8 +142,9 @@ mod tests {
         let (mut place, now) = (PassedOn::new("vm1", Arc::new(ours)), Instant::now());
         let poll = |place: &mut PassedOn| place.poll_connection(now).expect("it is there");
         assert!(poll(&mut place).is_none());
-        place.waits("the socket is missing".to_owned());
-        assert_eq!(place.obstacle(), Some("the socket is missing"));
+        let missing = Obstacle::absence("the socket is missing".to_owned());
+        place.waits(missing.clone());
+        assert_eq!(place.obstacle(), Some(&missing));
         place.connected(std::fs::File::open("/dev/null").expect("it is there").into());
         assert_eq!(place.obstacle(), None);
         assert!(poll(&mut place).is_some() && poll(&mut place).is_none());

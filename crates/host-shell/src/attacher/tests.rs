@@ -33,7 +33,10 @@ fn next(link: &Link) -> (String, Option<Tap>) {
             let files = files.collect::<io::Result<_>>().expect("queues");
             (format!("{name} made"), Some(Tap::from_files(files).expect("it exists")))
         }
-        AttacherEvent::Waiting { name, reason } => (format!("{name}: {reason}"), None),
+        AttacherEvent::Waiting { name, reason, is_absence: true } => {
+            (format!("{name} has no guest: {reason}"), None)
+        }
+        AttacherEvent::Waiting { name, reason, .. } => (format!("{name}: {reason}"), None),
     }
 }
 
@@ -85,7 +88,7 @@ fn a_device_is_made_in_its_namespace_again_and_again_and_outlives_the_attacher()
     assert_eq!(dir.namespaces().len(), 1, "nothing is left of the first");
     attach("lost", DeviceWanted { netns: "/run/netns/of-no-one".into(), ..wanted() });
     let (missing, _) = next(&link);
-    assert!(missing.contains("lost: there is no network namespace /run/netns/of-no-one"));
+    assert!(missing.starts_with("lost has no guest: there is no network namespace /run/netns/of"));
 
     drop(link);
     attacher.join().expect("no panic").expect("it ends with its opener");

@@ -24,6 +24,10 @@ impl<W: World> VirtioVif<W> {
             None => "Waiting",
             Some(_) => "Initialising",
         };
+        let (error, error_kind) = match self.error() {
+            Some((error, kind)) => (Some(error), Some(kind.to_owned())),
+            None => (status.error, status.error_kind),
+        };
         // Without a device, it waits for its bridge.
         let awaited = self.wanted.bridge.clone().filter(|_| self.state.device.is_none());
         let (kind, virtio, namespace) = match self.session.place() {
@@ -37,7 +41,8 @@ impl<W: World> VirtioVif<W> {
         VifStatus {
             kind: kind.to_owned(),
             state: state.to_owned(),
-            error: self.error().or(status.error),
+            error,
+            error_kind,
             attached_to: awaited.unwrap_or(status.attached_to),
             max_queues: said.map_or(self.wanted.queues, |said| said.offer().pairs),
             virtio,
@@ -73,11 +78,17 @@ impl<W: World> VirtioVif<W> {
         }
     }
 
-    /// Why nothing is served, if so.
-    fn error(&self) -> Option<String> {
+    /// Why nothing is served, if so, and the kind of that.
+    fn error(&self) -> Option<(String, &'static str)> {
         let unattached = || self.why_unattached().map(str::to_owned);
-        let unshared = || self.guest.unshared(&self.session.blank_pairs());
-        let of_guest = || self.session.error().or_else(unshared);
-        self.quarantined.clone().or_else(unattached).or_else(of_guest)
+        if let Some(fault) = self.quarantined.clone().or_else(unattached) {
+            return Some((fault, VifStatus::FAULT));
+        }
+        let Some(error) = self.session.error() else {
+            let unshared = self.guest.unshared(&self.session.blank_pairs())?;
+            return Some((unshared, VifStatus::FAULT));
+        };
+        let is_absence = self.session.lacks_guest();
+        Some((error, if is_absence { VifStatus::NO_GUEST } else { VifStatus::FAULT }))
     }
 }

@@ -167,10 +167,13 @@ fn a_vif_with_two_panics_accepts_no_front_end_until_it_is_released() {
     machine.add(wanted("vm1", None), Phase::Start).expect("it is shown");
     machine.turn_after(LATER);
     assert_eq!(machine.vif().session.turns, 0);
-    assert!(machine.status().error.is_some_and(|error| error.contains("is quarantined")));
+    let status = machine.status();
+    assert!(status.error.is_some_and(|error| error.contains("is quarantined")));
+    assert_eq!(status.error_kind.as_deref(), Some("fault"));
     machine.call(&BackendRequest::Release { vif: "vm1".to_owned() }).expect("it is");
     machine.turn_after(AT_ONCE);
     assert_eq!(machine.vif().session.turns, 1);
+    assert_eq!(machine.status().error_kind.as_deref(), Some("no_guest"), "its machine is off");
     let again = machine.call(&BackendRequest::Release { vif: "vm1".to_owned() });
     assert!(again.expect_err("it is no more").contains("is not quarantined"));
 }

@@ -97,11 +97,14 @@ fn a_port_that_cannot_be_is_shown_and_tried_again_and_the_guest_stays_connected(
     machine.on(Event::PortDone(Err("no bridge named br-int".to_owned())));
     let status = machine.status();
     assert_eq!(status.error.as_deref(), Some("no bridge named br-int"));
+    assert_eq!(status.error_kind.as_deref(), Some("fault"));
     assert_eq!((status.queues.len(), next(&mut machine)), (1, None));
     machine.now = machine.host.due().expect("it is tried again");
     expect_join(&mut machine);
     done(&mut machine);
-    assert_eq!((machine.status().error, machine.host.shared.ovs.due()), (None, None));
+    let status = machine.status();
+    assert_eq!((status.error, status.error_kind), (None, None));
+    assert_eq!(machine.host.shared.ovs.due(), None);
 }
 
 #[test]

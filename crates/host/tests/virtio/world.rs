@@ -288,6 +288,10 @@ impl Session<Silent> for Front {
         self.said.is_none().then(|| "no front-end is connected".to_owned())
     }
 
+    fn lacks_guest(&self) -> bool {
+        self.said.is_none()
+    }
+
     fn blank_pairs(&self) -> Vec<u16> {
         Vec::new()
     }

@@ -321,7 +321,11 @@ fn the_device_of_a_namespace_is_passed_on_again_and_again_and_goes_with_its_vif(
     assert_eq!(news(&backend).0, ["web added"]);
     let device = namespace().device;
     assert_eq!(order(), Some(AttacherOrder::Attach { name: name(), device }));
-    report(AttacherEvent::Waiting { name: name(), reason: "it is missing".to_owned() });
+    report(AttacherEvent::Waiting {
+        name: name(),
+        reason: "it is missing".to_owned(),
+        is_absence: true,
+    });
     report(AttacherEvent::Made { name: name() });
     opener.turn(now).expect("a link");
     let (heard, device) = news(&backend);

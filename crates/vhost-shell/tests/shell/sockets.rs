@@ -13,7 +13,7 @@ use ringway_vhost::backend::{FEATURES, Missing, PROTOCOL_FEATURES};
 use ringway_vhost::frontend::Event;
 use ringway_vhost::request::{Ack, Request};
 use ringway_vhost_shell::{
-    BackendEnd, Connection, ConnectionSource, Endpoint, Mode, PART_MAX, State, TURN_READS,
+    BackendEnd, Connection, ConnectionSource, Endpoint, Mode, Obstacle, PART_MAX, State, TURN_READS,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::set_socket_linger;
@@ -39,17 +39,19 @@ fn a_socket_is_dialled_when_it_appears() {
     assert!(!end.turn(&mut device, Instant::now()).expect("it waits"));
     let obstacle = end.error().expect("there is no front-end");
     assert!(obstacle.contains("/run does not exist: create it"), "{obstacle}");
+    assert!(!end.lacks_guest(), "no machine can create its socket there");
     assert_eq!(end.due(), None, "it waits for the directory, and does not poll");
     fs::create_dir(dir.path().join("run")).expect("a directory");
     let mut is_watched = false;
     until(&mut end, &mut device, "watched", |_, _| std::mem::replace(&mut is_watched, true));
+    assert!(end.lacks_guest(), "its machine may be off: {:?}", end.error());
     let listener = UnixListener::bind(&path).expect("a socket");
     until(&mut end, &mut device, "met", |end, _| end.session().is_some());
     let waits = "the driver of the guest is not ready, or its machine is paused";
-    assert_eq!(end.error().as_deref(), Some(waits));
+    assert_eq!((end.error().as_deref(), end.lacks_guest()), (Some(waits), true));
     let (socket, _) = listener.accept().expect("it has connected");
     Guest::new(socket).serve(&mut end, &mut device);
-    assert_eq!(end.error(), None);
+    assert_eq!((end.error(), end.lacks_guest()), (None, false));
     assert_eq!(device.negotiated.features, FEATURES);
 }
 
@@ -69,6 +71,7 @@ fn of_a_socket_that_may_not_be_used_the_owner_and_the_rights_are_named() {
     let owner = fs::metadata(&path).expect("it is there").uid();
     let expected = format!("no permission, user {owner} has it with mode 140: it must be writable");
     assert!(obstacle.contains(&expected), "{obstacle}");
+    assert!(!end.lacks_guest());
 }
 
 #[test]
@@ -212,7 +215,7 @@ fn a_socket_for_back_ends_is_not_made_again_as_a_confined_guest_may_not() {
     fs::remove_file(&path).expect("it was made");
     let due = endpoint.due().expect("a check");
     assert!(endpoint.poll_connection(due).expect("it waits").is_none());
-    let obstacle = endpoint.obstacle().expect("it has one");
+    let obstacle = &endpoint.obstacle().expect("it has one").reason;
     assert!(obstacle.ends_with("was removed: start this guest again"), "{obstacle}");
     assert!(!path.exists());
 }
@@ -274,18 +277,18 @@ fn a_pause_after_front_ends_that_left_at_once_is_reported() {
     let mut endpoint = Endpoint::new(&path, Mode::Server, Instant::now()).expect("a place");
     let mut now = Instant::now();
     for _ in 0..8 {
-        assert!(endpoint.awaited().starts_with("no front-end has connected"));
+        assert!(endpoint.awaited().reason.starts_with("no front-end has connected"));
         let _front_end = UnixStream::connect(&path).expect("it listens");
         assert!(endpoint.poll_connection(now).expect("it waits").is_some());
         endpoint.disconnected(now);
         now = endpoint.due().expect("a pause");
     }
     // The last pause was 1.28 s.
-    let awaited = endpoint.awaited();
-    assert!(awaited.contains("is accepted at"), "{awaited}");
+    let Obstacle { reason: awaited, is_absence } = endpoint.awaited();
+    assert!(awaited.contains("is accepted at") && !is_absence, "{awaited}");
     assert!(awaited.contains("in at most 2 s, because earlier ones"), "{awaited}");
     assert!(endpoint.poll_connection(now).expect("it waits").is_none());
-    assert!(endpoint.awaited().starts_with("no front-end has connected"));
+    assert!(endpoint.awaited().reason.starts_with("no front-end has connected"));
 }
 
 /// `connect(2)` refuses a connection to a regular file as it refuses one to a dead socket.

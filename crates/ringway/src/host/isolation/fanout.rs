@@ -168,7 +168,7 @@ impl Respondents {
                         vif.tenant = Some(tenant.name.clone());
                         if let Some(device) = self.devices.get(&vif.name).cloned() {
                             (vif.attached_to, vif.is_down) = (device.attached_to, device.is_down);
-                            vif.error = vif.error.or(device.fault);
+                            vif.add_fault(device.fault);
                         }
                         vif
                     }));
@@ -219,7 +219,7 @@ fn name_taken_addresses(all: &mut BackendStatus) {
         })
         .collect();
     for (vif, error) in all.vifs.iter_mut().zip(errors) {
-        vif.error = vif.error.take().or(error);
+        vif.add_fault(error);
     }
 }
 
