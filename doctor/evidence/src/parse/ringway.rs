@@ -30,6 +30,9 @@ pub struct Vif {
     /// Why it does not work as it should, if so.
     #[serde(default)]
     pub error: Option<String>,
+    /// What kind of reason this is; records of older versions lack it.
+    #[serde(default)]
+    pub error_kind: Option<String>,
     /// The version of ringway that serves it; empty in records of older versions.
     #[serde(default)]
     pub version: String,
@@ -165,6 +168,15 @@ impl Vif {
         self.notice.as_deref().filter(|notice| notice.contains(LAST_ACCEPTED))
     }
 
+    /// Whether all is well with it, and its guest is off, starts or is paused. Records of older
+    /// versions say no more than that it waits, which is the usual reason.
+    pub fn lacks_guest(&self) -> bool {
+        match &self.error_kind {
+            Some(kind) => kind == NO_GUEST,
+            None => AWAITING.contains(&self.state.as_str()),
+        }
+    }
+
     /// Queues that its guest may request after the next start of its machine. A machine that runs
     /// keeps more than that if the configured number was lowered.
     pub fn max_queues_next(&self) -> u64 {
@@ -178,6 +190,10 @@ const LAST_ACCEPTED: &str = "serving the last accepted description";
 
 /// The state of a vif whose guest can exchange frames.
 pub const CONNECTED: &str = "Connected";
+/// States of one that waits for its guest, or begins to serve it.
+const AWAITING: [&str; 2] = ["Waiting", "Initialising"];
+/// The kind of an error while the guest is off, starts or is paused.
+const NO_GUEST: &str = "no_guest";
 
 /// Details of a virtio vif.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
