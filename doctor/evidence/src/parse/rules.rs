@@ -60,6 +60,8 @@ pub struct Dropping {
     /// interface or of new connections, or one of several that drop before these and let nothing
     /// pass.
     pub is_default: bool,
+    /// Whether it takes only packets that fit no tracked connection and begin none.
+    pub is_of_invalid: bool,
     /// Its line in the output.
     pub line: usize,
 }
@@ -97,11 +99,13 @@ impl Rules {
         let one = self.dropping.entry(text).or_insert(Dropping { packets: 0, ..more });
         one.packets = one.packets.saturating_add(more.packets);
         one.is_default |= more.is_default;
+        one.is_of_invalid |= more.is_of_invalid;
     }
 
     /// Adds a policy that drops, and counts.
     fn add_policy(&mut self, chain: &str, packets: u64, line: usize) {
-        self.add(policy_of(chain), Dropping { packets, line, is_default: true });
+        let policy = Dropping { packets, line, is_default: true, is_of_invalid: false };
+        self.add(policy_of(chain), policy);
     }
 }
 

@@ -11,7 +11,7 @@ use ringway_evidence::fact::{
 use ringway_evidence::facts;
 use ringway_evidence::parse::links::{Link, Program};
 use ringway_evidence::parse::nic::NicCounters;
-use ringway_evidence::parse::rules::{Chain, Rules};
+use ringway_evidence::parse::rules::{Chain, Dropping, Rules};
 
 pub(crate) const CHECK: Check = Check {
     id: "D43",
@@ -152,8 +152,8 @@ fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
         if !is_much && !is_limited {
             continue;
         }
-        if after.is_default {
-            found.push(by_default(rule, rate).quote([span.text.quote(after.line)]));
+        if let Some(unasked) = unasked(rule, rate, after) {
+            found.push(unasked.quote([span.text.quote(after.line)]));
             continue;
         }
         let (summary, cause) = match is_limit {
@@ -184,15 +184,28 @@ fn dropping(span: &Span<Rules>, moved: &Span<NicCounters>) -> Vec<Finding> {
     found
 }
 
-/// What a firewall drops because no rule allows it: on a host that others scan, that is its work.
-fn by_default(rule: &str, rate: f64) -> Finding {
-    let summary = format!("a firewall drops by default {rate:.0} packets a second: {rule}");
-    Finding::new(Severity::Note, rule, summary)
-        .loses(format!("{rate:.0} packets a second die in a firewall's default, {rule}"))
-        .cause(
+/// What a firewall drops because no rule allows it, or because it fits no connection: on a host
+/// that others scan, that is its work.
+fn unasked(rule: &str, rate: f64, drops: &Dropping) -> Option<Finding> {
+    let (summary, loss, cause) = if drops.is_default {
+        (
+            format!("a firewall drops by default {rate:.0} packets a second: {rule}"),
+            format!("{rate:.0} packets a second die in a firewall's default, {rule}"),
             "No rule allows these packets, as meant for what strangers send. If something does \
              not get through, this is where it ends: a rule for it is missing.",
         )
+    } else if drops.is_of_invalid {
+        (
+            format!("a firewall drops {rate:.0} packets a second that fit no connection: {rule}"),
+            format!("{rate:.0} packets a second die as they fit no connection, {rule}"),
+            "Scans of ports send such packets, and connections that have ended. If connections \
+             stall, their packets may take another way out than in: this host then sees only \
+             half of them.",
+        )
+    } else {
+        return None;
+    };
+    Some(Finding::new(Severity::Note, rule, summary).loses(loss).cause(cause))
 }
 
 /// A mean since boot may hide that it is over, or that the rules are newer.

@@ -88,6 +88,14 @@ pub(super) fn are_of_old(states: &str) -> bool {
     has_state(states, "established") && !has_state(states, "new")
 }
 
+/// Whether a rule takes only packets that fit no tracked connection and begin none.
+pub(super) fn is_of_invalid(rule: &str) -> bool {
+    let words = words(rule);
+    let states = ["state", "ctstate", "--state", "--ctstate"];
+    let is_it = |two: &[&str]| states.contains(&two[0]) && lower(two[1]) == "invalid";
+    words.windows(2).position(is_it).is_some_and(|at| at == 0 || words[at - 1] != "!")
+}
+
 /// Whether these kinds of addresses are those of more than one host.
 pub(super) fn are_of_many(kinds: &str) -> bool {
     let known = ["anycast", "broadcast", "multicast"];

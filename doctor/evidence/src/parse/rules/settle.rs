@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rule::{Does, Rule, Takes};
+use super::rule::{Does, Rule, Takes, is_of_invalid};
 use super::{Dropping, Rules, policy_of};
 
 type Lists = BTreeMap<String, Vec<Rule>>;
@@ -69,7 +69,10 @@ impl Rules {
             Does::Drop if is_counted_before => {}
             Does::Jump(to) | Does::Goto(to) if !chains.counted.contains(to.as_str()) => {}
             Does::Drop | Does::Jump(_) | Does::Goto(_) => match *packets {
-                Some(packets) => self.add(text, Dropping { packets, line: *line, is_default }),
+                Some(packets) => {
+                    let (line, is_of_invalid) = (*line, is_of_invalid(&rule.text));
+                    self.add(text, Dropping { packets, line, is_default, is_of_invalid });
+                }
                 None => drop(self.uncounted.insert(text, *line)),
             },
             _ => {}

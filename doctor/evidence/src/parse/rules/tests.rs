@@ -198,6 +198,36 @@ fn what_takes_all_of_an_interface_or_of_new_connections_is_a_default() {
 }
 
 #[test]
+fn what_takes_only_packets_of_no_connection_is_known() {
+    let is_of_invalid = |text: String| {
+        let read = Rules::parse(&Text::new("rules", text)).expect("sound");
+        read.dropping.values().next().expect("it drops").is_of_invalid
+    };
+    for (rule, is_it) in [
+        ("-m conntrack --ctstate INVALID -j DROP", true),
+        ("-p tcp -m state --state INVALID -m comment --comment \"a b\" -j REJECT", true),
+        ("-m conntrack ! --ctstate INVALID -j DROP", false),
+        ("-m conntrack --ctstate INVALID,NEW -j DROP", false),
+        ("-m comment --comment \"--ctstate INVALID\" -j DROP", false),
+    ] {
+        assert_eq!(is_of_invalid(input(rule)), is_it, "{rule}");
+    }
+    for (rule, is_it) in [
+        ("ct state invalid X", true),
+        ("iifname \"eth0\" ct state invalid log X", true),
+        ("ct state != invalid X", false),
+        ("ct state invalid,untracked X", false),
+    ] {
+        let rule = rule.replace('X', "counter packets 3 bytes 1 drop");
+        assert_eq!(is_of_invalid(chain(&rule)), is_it, "{rule}");
+    }
+    let shown = "Chain INPUT (policy ACCEPT 9 packets, 9 bytes)\n pkts bytes target prot opt in \
+                 out source destination\n 9 9 DROP all -- * * 0.0.0.0/0 0.0.0.0/0 ctstate \
+                 INVALID\n";
+    assert!(is_of_invalid(shown.to_owned()));
+}
+
+#[test]
 fn a_row_of_drops_goes_on_over_rules_that_let_nothing_pass() {
     for between in ["-j MARK --set-xmark 0x1/0xffffffff", "-j SET --add-set s src", "-j ULOG"] {
         let all = defaults(&input(&format!("-p udp -j REJECT\n{between}\n-j DROP")));
