@@ -450,7 +450,7 @@ mod tests {
         )
     }
 
-    const SERIES: [&str; 22] = [
+    const SERIES: [&str; 25] = [
         "ringway_doctor_backlog_frames_total{cpu=\"0\"} 1",
         "ringway_doctor_interface_packets_total{interface=\"eth1\",direction=\"transmit\"} 4",
         "ringway_doctor_findings{check=\"D19\",severity=\"problem\"} 1",
@@ -477,6 +477,11 @@ mod tests {
         "ringway_doctor_vif_limit{interface=\"vm1\",limit=\"rate\"} 10000000",
         "ringway_doctor_vif_limit{interface=\"vif1.0\",limit=\"broadcast-rate\"} 50",
         "ringway_doctor_description_refused 1",
+        // The uplink, too, has what `ringway vif show` has of it.
+        "ringway_doctor_vif_bytes_total{interface=\"uplink\",queue=\"0\",direction=\"tx\"} \
+         30000000",
+        "ringway_doctor_vif_drops_total{interface=\"uplink\",reason=\"rate_limit\"} 6",
+        "ringway_doctor_vif_limit{interface=\"uplink\",limit=\"broadcast-rate\"} 50",
     ];
 
     #[test]

@@ -27,6 +27,8 @@ use crate::xen::XenVif;
 
 /// The name of a mirror's setting.
 const MIRROR: &str = "mirror";
+/// The rules that the uplink has as a vif has them.
+const RULES_OF_UPLINK: [&str; 3] = ["vlan", "trunk", "multicast-router"];
 
 /// The reply to a call.
 #[derive(Debug)]
@@ -117,6 +119,9 @@ impl<W: World> Caller<'_, '_, W> {
         if queues_max == 0 {
             return Err("max-queues is 0, expected 1 or more".to_owned().into());
         }
+        if self.host.uplink_name() == Some(name) {
+            return Err(refuse_queues_of_uplink(name).into());
+        }
         let vif = match self.find(name)? {
             Named::Xen(vif) => vif,
             Named::Virtio(index) => return Err(self.host.virtio[index].refuse_queues().into()),
@@ -140,12 +145,8 @@ impl<W: World> Caller<'_, '_, W> {
     /// Sets a limit or a rule. Of a vif of Xen it writes the key, which we watch, so the value
     /// lasts as long as the vif, whichever process serves it.
     fn set_limit(&mut self, name: &str, limit: &str, value: &str) -> Result<(), NotDone> {
-        let is_uplink = self.host.uplink_name() == Some(name);
-        if limit == MIRROR && is_uplink {
-            return Err(NotDone::Refused(format!(
-                "{name} carries all other frames to the host, and the output of a mirror carries \
-                 only copies: expected a vif"
-            )));
+        if self.host.uplink_name() == Some(name) {
+            return Err(refuse_of_uplink(name, limit, "reload that (SIGHUP)").into());
         }
         let named = self.find(name)?;
         let (key, changes) = match (Rule::named(limit), &named) {
@@ -314,6 +315,33 @@ impl<W: World> VirtioVif<W> {
             ),
         }
     }
+}
+
+/// Why the uplink with this name has no such setting, or not by a call: its description has it, to
+/// be applied as `applied_by` says.
+pub fn refuse_of_uplink(name: &str, setting: &str, applied_by: &str) -> String {
+    if setting == MIRROR {
+        return format!(
+            "{name} carries all other frames to the host, and the output of a mirror carries only \
+             copies: expected a vif"
+        );
+    }
+    let limits = LIMITS.iter().filter(|limit| limit.is_of(LimitScope::Uplink));
+    let known: Vec<&str> = limits.map(Limit::name).chain(RULES_OF_UPLINK).collect();
+    if known.contains(&setting) {
+        return format!(
+            "{name} is the uplink: change `{setting}` in [uplink] of the description, and \
+             {applied_by}"
+        );
+    }
+    format!("{name} is the uplink, which has no {setting}; in [uplink] are {}", listed(known))
+}
+
+/// Why the uplink with this name gets no other number of queues by a call.
+pub fn refuse_queues_of_uplink(name: &str) -> String {
+    format!(
+        "{name} is the uplink: change `queues` in [uplink] of the description, and restart the host"
+    )
 }
 
 /// The key of a limit, if the value is valid.

@@ -57,7 +57,7 @@ mod waits;
 mod world;
 mod xen;
 
-pub use calls::{CallReply, NotDone};
+pub use calls::{CallReply, NotDone, refuse_of_uplink, refuse_queues_of_uplink};
 pub use changes::{DescriptionChanges, VifChanges};
 pub use comparison::{Comparison, Followed};
 pub use connection::Connection;

@@ -106,9 +106,31 @@ fn an_uplink_is_no_output_of_a_mirror() {
     let mut call = |vif, key, value| machine.call(&limit(vif, key, value));
     let refused = call("ringway0", "mirror", "vm1").expect_err("it has other frames");
     assert!(refused.ends_with("carries only copies: expected a vif"), "{refused}");
-    let refused = call("ringway0", "weight", "1").expect_err("it is no vif");
-    assert!(refused.starts_with("there is no vif \"ringway0\""), "{refused}");
     call("vm1", "mirror", "ringway0").expect("its frames are copied");
+}
+
+#[test]
+fn the_description_changes_an_uplink_and_no_call_does() {
+    let mut machine = machine();
+    machine.attach_uplink();
+    let mut refused = |request| machine.call(&request).expect_err("it is no vif");
+    for known in ["broadcast-rate", "unknown-mbit", "vlan", "multicast-router"] {
+        let expected = format!(
+            "ringway0 is the uplink: change `{known}` in [uplink] of the description, and reload \
+             that (SIGHUP)"
+        );
+        assert_eq!(refused(limit("ringway0", known, "1")), expected);
+    }
+    for unknown in ["weight", "flood-rate", "locking-mode"] {
+        let found = refused(limit("ringway0", unknown, "1"));
+        assert!(found.starts_with("ringway0 is the uplink, which has no "), "{found}");
+        assert!(found.ends_with("unknown-mbit, vlan, trunk, multicast-router"), "{found}");
+    }
+    let (vif, reconnect) = ("ringway0".to_owned(), Reconnect::Later);
+    let queues = refused(BackendRequest::SetMaxQueues { vif, max_queues: 2, reconnect });
+    assert!(
+        queues.ends_with("change `queues` in [uplink] of the description, and restart the host")
+    );
 }
 
 #[test]

@@ -69,6 +69,8 @@ enum Verb {
     /// it are for vifs on the switch. mirror makes the vif the output of a mirror: it receives
     /// copies of what the given ports transmit (tx), receive (rx) or both, and nothing else, and
     /// what it transmits is dropped.
+    ///
+    /// The uplink has limits and rules of its own, in its section of the description.
     #[command(after_help = "Examples:\n  ringway vif set vif1.0 max-queues 4\n  \
                             ringway vif set vif1.0 max-queues 4 --reconnect\n  \
                             ringway vif set vif1.0 rate 100Mb/s\n  \

@@ -17,7 +17,7 @@ use ringway_control::{
     ReplyLimits, RunDir, TenantStatus, VifStatus, listed, open_with_limits,
 };
 use ringway_datapath::Mirrored;
-use ringway_host::DeviceState;
+use ringway_host::{DeviceState, refuse_of_uplink, refuse_queues_of_uplink};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -50,6 +50,8 @@ pub(super) struct Respondents {
     pub(super) tenants: Vec<(TenantStatus, PathBuf)>,
     /// Where the network devices of vifs are, by the vifs' names.
     pub(super) devices: BTreeMap<String, DeviceState>,
+    /// The name of the uplink, if there is one.
+    pub(super) uplink: Option<String>,
 }
 
 impl Fanout {
@@ -87,11 +89,21 @@ impl AsFd for Fanout {
 
 impl Respondents {
     fn reply(self, request: &BackendRequest) -> Reply {
-        if let BackendRequest::SetLimit { vif, limit, value } = request {
-            let refused = (limit == MIRROR).then(|| self.refuse_mirror(vif, value)).flatten();
-            if let Some(reason) = refused {
-                return Reply::error(&reason);
+        let is_uplink = |name: &String| self.uplink.as_ref() == Some(name);
+        let refused = match request {
+            BackendRequest::SetMaxQueues { vif, .. } if is_uplink(vif) => {
+                Some(refuse_queues_of_uplink(vif))
             }
+            BackendRequest::SetLimit { vif, limit, .. } if is_uplink(vif) => {
+                Some(refuse_of_uplink(vif, limit, "restart the host"))
+            }
+            BackendRequest::SetLimit { vif, limit, value } if limit == MIRROR => {
+                self.refuse_mirror(vif, value)
+            }
+            _ => None,
+        };
+        if let Some(reason) = refused {
+            return Reply::error(&reason);
         }
         match request {
             BackendRequest::Status => Reply::ok(&self.status()),

@@ -514,7 +514,8 @@ impl Isolation {
             (status, self.setup.dir.tenant(&name.0).backend())
         });
         let (switch, tenants) = (self.setup.dir.switch().backend(), tenants.collect());
-        Respondents { switch, tenants, devices }
+        let uplink = self.setup.host.uplink.as_ref().map(|uplink| uplink.name.0.clone());
+        Respondents { switch, tenants, devices, uplink }
     }
 
     /// Reports to the service manager that all processes serve, and how many vifs there are.
