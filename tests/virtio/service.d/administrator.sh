@@ -92,6 +92,7 @@ before() {
     systemctl kill --signal KILL --kill-whom main ringway-host
     wait_until 60 "another process after kill -9" is_other "$pid"
     works "kill -9"
+    network_namespace
     stated_times
     first_steps
     exposure
@@ -128,6 +129,34 @@ reloaded() {
 
 has_weight() {
     ringway vif show vm1 | grep -q "^weight *$1\$"
+}
+
+# A network namespace reaches the machine with what the page adds to the unit, and also when it is made again
+# while the service runs. Then all is as before.
+network_namespace() {
+    local description=/etc/ringway/host.toml added=/etc/systemd/system/ringway-host.service.d
+    ip netns add proxy
+    page_text namespace >> "$description"
+    mkdir "$added"
+    page_text namespace-rights > "$added/override.conf"
+    systemctl daemon-reload
+    page restart
+    in_namespace "a namespace"
+    ip netns delete proxy
+    ip netns add proxy
+    in_namespace "another namespace of that name"
+    sed -i '/^\[\[namespace\]\]$/,$d' "$description"
+    rm -r "$added"
+    systemctl daemon-reload
+    page restart
+    ip netns delete proxy
+    works "without the namespace"
+}
+
+# Waits until a machine replies to the namespace: WHAT
+in_namespace() {
+    wait_until 120 "$1: the machine replies to its ping" nsenter --net=/run/netns/proxy ping -q -c 1 -W 1 10.77.0.1
+    say "$1: works"
 }
 
 # What docs/xen.md states of a process that ends at once, or gets no CPU time, holds for both services.
