@@ -40,6 +40,8 @@ impl Keep {
 #[derive(Clone)]
 pub(crate) struct Accepted {
     file: PathBuf,
+    /// Its directory, and that of what it is a link to, if it is one.
+    dirs: Vec<PathBuf>,
     kept: PathBuf,
     is_of_service: bool,
 }
@@ -59,23 +61,32 @@ impl Accepted {
             name.push(SUFFIX);
             PathBuf::from(name)
         };
+        let linked = fs::canonicalize(&file).ok();
+        let files = [Some(file.as_path()), linked.as_deref()].into_iter().flatten();
+        let dirs = files.filter_map(|file| Some(file.parent()?.to_owned())).collect();
         let is_of_service = state.is_some();
         let kept = match (state, file.file_name()) {
             (Some(state), Some(name)) => state.join(with_suffix(Path::new(name))),
             _ => with_suffix(&std::path::absolute(dir)?),
         };
-        Ok(Accepted { file, kept, is_of_service })
+        Ok(Accepted { file, dirs, kept, is_of_service })
     }
 
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The directory of the file, and that of what it is a link to, if it is one.
-    pub(crate) fn dirs(&self) -> Vec<PathBuf> {
-        let linked = fs::canonicalize(&self.file).ok();
-        let files = [Some(self.file.clone()), linked].into_iter().flatten();
-        files.filter_map(|file| Some(file.parent()?.to_owned())).collect()
+    /// The directory of the file, and that of what it was a link to at first, if it was one.
+    pub(crate) fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    /// The directory of what the file is a link to by now, if that is below none of these.
+    pub(crate) fn dir_beyond(&self) -> Option<PathBuf> {
+        let dir = fs::canonicalize(&self.file).ok()?.parent()?.to_owned();
+        let is_above =
+            |known: &PathBuf| fs::canonicalize(known).is_ok_and(|known| dir.starts_with(known));
+        (!self.dirs.iter().any(is_above)).then_some(dir)
     }
 
     pub(crate) fn kept(&self) -> &Path {
@@ -188,7 +199,36 @@ mod tests {
 
     fn kept(place: &Path) -> Accepted {
         let (file, kept) = (place.join("host.toml"), place.join("run.accepted"));
-        Accepted { file, kept, is_of_service: false }
+        Accepted { file, dirs: Vec::new(), kept, is_of_service: false }
+    }
+
+    #[test]
+    fn a_link_that_points_elsewhere_than_at_first_is_found() {
+        let place = tempfile::tempdir().expect("a directory");
+        let [first, below, other] = ["first", "first/below", "other"].map(|name| {
+            let dir = place.path().join(name);
+            fs::create_dir(&dir).expect("a directory");
+            fs::write(dir.join("host.toml"), TEXT).expect("written");
+            fs::canonicalize(dir).expect("it is there")
+        });
+        let etc = place.path().join("etc");
+        fs::create_dir(&etc).expect("a directory");
+        let file = etc.join("host.toml");
+        let point_to = |dir: &Path| {
+            let _ = fs::remove_file(&file);
+            std::os::unix::fs::symlink(dir.join("host.toml"), &file).expect("a link");
+        };
+        point_to(&first);
+        let accepted = Accepted::of(&file, place.path()).expect("a working directory");
+        assert_eq!(accepted.dirs(), [etc.clone(), first]);
+        assert_eq!(accepted.dir_beyond(), None);
+        point_to(&below);
+        assert_eq!(accepted.dir_beyond(), None);
+        point_to(&other);
+        assert_eq!(accepted.dir_beyond(), Some(other));
+        fs::remove_file(&file).expect("a link");
+        fs::write(&file, TEXT).expect("written");
+        assert_eq!(accepted.dir_beyond(), None, "it is no link any more");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! backend, so that a compromised backend cannot make it connect anywhere.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
@@ -83,10 +84,10 @@ pub(crate) fn run(args: &Opener) -> Result<()> {
     let control = ControlSocket::bind(&control)?;
     let attacher = attacher::start(&dir, host.vhosts.iter().chain(&added))?;
     let group = host.socket_group.as_ref().map(socket_group::join);
-    let described = rereads.as_ref().map(Accepted::dirs).unwrap_or_default();
+    let described = rereads.as_ref().map_or(&[][..], Accepted::dirs);
     confine(&Confinement {
         files: file.is_some().then(|| own.path()),
-        description: &described,
+        description: described,
         accepted: rereads.as_ref().and_then(Accepted::of_service),
         ..Confinement::of(Role::Opener)
     })?;
@@ -300,9 +301,21 @@ impl Opening {
     /// Reads the description again from its file.
     fn read_again(&mut self) {
         let read = self.origin().and_then(|Origin { file, usage }| {
-            description::read_again(file, *usage).map_err(|error| error.to_string())
+            description::read_again(file, *usage)
+                .map_err(|error| format!("{error}{}", self.out_of_reach(file).unwrap_or_default()))
         });
         self.reload(read, None);
+    }
+
+    /// What to add if this process may not read the file, which it could read at its start: its
+    /// confinement cannot be widened.
+    fn out_of_reach(&self, file: &Path) -> Option<String> {
+        let dir = self.rereads.as_ref()?.dir_beyond()?;
+        let error = File::open(file).err().filter(|it| it.kind() == ErrorKind::PermissionDenied);
+        error.map(|_| {
+            let dir = dir.display();
+            format!(": it is a link into {dir}, which it was not at the start: restart the host")
+        })
     }
 
     /// Has the backend take over a description, if nothing is wrong with it.
