@@ -293,8 +293,9 @@ fn on_ovs(
              vSwitch: install Open vSwitch, and start ringway again"
         )),
         Joining::Isolated => refused(format!(
-            "{name} {what}, and no vif of a tenant with a process of its own can be on one of Open \
-             vSwitch: start the host without --isolate, or use a hotplug script"
+            "{name} {what}, and a port of Open vSwitch comes and goes with its guest, by orders of \
+             the process that serves it; a tenant's may give none, because its guest may have \
+             taken it over: start the host without --isolate, or, on Xen, use a hotplug script"
         )),
     }
 }

@@ -87,7 +87,7 @@ fn vlans_are_only_for_open_vswitch_whose_ports_can_be_asked_for() {
     // As a userspace datapath has its bridges.
     let _bridge = place.net.clone().open_tap("br-dpdk", 1).expect("a device");
     for (joining, part) in [
-        (Joining::Isolated, "a process of its own"),
+        (Joining::Isolated, "a tenant's may give none, because its guest may have taken it over"),
         (Joining::WithoutVsctl, "there is no ovs-vsctl"),
     ] {
         place.joining = Some(joining);
