@@ -104,12 +104,14 @@ impl Reading {
             switch: part(self.switch, before.switch),
             host_softirq: Some(self.machine.softirq - before.machine.softirq),
             steal: Some(self.machine.steal - before.machine.steal),
+            far_tools: Some(self.far - before.far),
         };
-        let parts = [cpu.guest_user, cpu.guest_system, cpu.netfront, cpu.netback, cpu.switch];
+        let ends = [cpu.guest_user, cpu.guest_system, cpu.netfront, cpu.far_tools];
+        let parts = ends.into_iter().chain([cpu.netback, cpu.switch]);
         let seconds = (self.at - before.at).as_secs_f64();
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let capacity = (seconds * ringway_stats::float(cpus)).max(1e-9);
-        let cpu_seconds = parts.into_iter().flatten().sum::<f64>() + self.far - before.far;
+        let cpu_seconds = parts.flatten().sum::<f64>();
         let busy = self.machine.busy - before.machine.busy;
         Counted {
             seconds,

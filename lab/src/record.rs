@@ -255,11 +255,13 @@ pub struct Cpu {
     pub host_softirq: Option<f64>,
     /// Time that the hypervisor below stole.
     pub steal: Option<f64>,
+    /// The tools at the far end, if that is on this machine; records of earlier versions lack it.
+    pub far_tools: Option<f64>,
 }
 
 impl Cpu {
     /// Every station with its name for people.
-    pub fn stations(&self) -> [(&'static str, Option<f64>); 8] {
+    pub fn stations(&self) -> [(&'static str, Option<f64>); 9] {
         [
             ("guest user", self.guest_user),
             ("guest system", self.guest_system),
@@ -269,6 +271,7 @@ impl Cpu {
             ("switch", self.switch),
             ("host softirq", self.host_softirq),
             ("steal", self.steal),
+            ("far tools", self.far_tools),
         ]
     }
 }

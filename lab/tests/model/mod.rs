@@ -86,6 +86,7 @@ pub(crate) fn run(study: &Study, task: &Task, seed: u64, index: usize, speed: f6
         cpu: Cpu {
             guest_system: Some(0.6 * study.load.seconds * noise()),
             netback: Some(0.8 * study.load.seconds * noise()),
+            far_tools: Some(0.1 * study.load.seconds),
             steal: Some(0.0),
             ..Cpu::default()
         },
