@@ -90,8 +90,8 @@ pub struct CellSummary {
     pub values: BTreeMap<String, Summary>,
     /// How often each split of streams over queues occurred.
     pub splits: BTreeMap<String, usize>,
-    /// Mean seconds of CPU time per second, by station.
-    pub cpus_used: BTreeMap<String, f64>,
+    /// Seconds of CPU time per second, by station.
+    pub cpus_used: BTreeMap<String, Summary>,
     /// What the model says of its throughput; nothing if the cells with few queues do not calibrate
     /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -394,7 +394,7 @@ fn summarise(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) ->
     }
 }
 
-fn cpus_used(runs: &[&Run]) -> BTreeMap<String, f64> {
+fn cpus_used(runs: &[&Run]) -> BTreeMap<String, Summary> {
     let mut used: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.seconds > 0.0) {
         for (station, seconds) in run.stations() {
@@ -403,7 +403,8 @@ fn cpus_used(runs: &[&Run]) -> BTreeMap<String, f64> {
             }
         }
     }
-    used.into_iter().map(|(station, values)| (station, ringway_stats::mean(&values))).collect()
+    let summary = |(station, values): (String, Vec<f64>)| Some((station, Summary::of(&values)?));
+    used.into_iter().filter_map(summary).collect()
 }
 
 fn warnings(records: &Records, subject: Subject, cell: &Cell, runs: &[&Run]) -> Vec<Warning> {

@@ -305,7 +305,10 @@ fn predict(args: &PredictArgs) -> Result<()> {
     let busy = found.outcome.busy;
     let stations = fit.used(1.0);
     let stations: Vec<(&str, Estimate, f64)> = stations
-        .map(|(it, share)| (it.name.as_str(), found.throughput.times(share), it.cpus))
+        .map(|(it, share)| {
+            let used = found.throughput.times(share).widened(it.cpus_error);
+            (it.name.as_str(), used, it.cpus)
+        })
         .collect();
     if args.known.json {
         let station = |(name, used, cpus): &(&str, Estimate, f64)| {

@@ -80,6 +80,8 @@ fn cells_with_many_queues_are_predicted_from_those_with_few() {
     let parts = used("netback") + used("guest system") + used("far tools");
     let all = used("all CPUs");
     assert!(all > 0.0 && (all / parts - 1.0).abs() < 1e-9, "{all} {parts}");
+    let errors = &data.points[0].cpus_error;
+    assert!(["netback", "all CPUs"].iter().all(|name| errors[*name] > 0.0), "{errors:?}");
 }
 
 #[test]

@@ -45,6 +45,13 @@ impl Estimate {
         Estimate { value, low: low * factor, high: high * factor }
     }
 
+    /// What is known of the number times one that may be wrong by this part of itself.
+    #[must_use]
+    pub fn widened(self, error: f64) -> Estimate {
+        let (low, high) = (self.low * (1.0 - error).max(0.0), self.high * (1.0 + error));
+        Estimate { value: self.value.filter(|_| 2.0 * error <= SPREAD_MAX), low, high }
+    }
+
     /// What is known of a number divided by it.
     #[must_use]
     pub fn dividing(self, number: f64) -> Estimate {
@@ -64,5 +71,7 @@ mod tests {
         assert_eq!(of(&[4.0, 3.5, 4.25]), Estimate { value: Some(4.0), low: 3.5, high: 4.25 });
         assert_eq!(of(&[4.0, 2.0]), Estimate { value: None, low: 2.0, high: 4.0 });
         assert_eq!(of(&[]).value, None);
+        assert_eq!(Estimate::known(4.0).widened(0.125).value, Some(4.0));
+        assert_eq!(Estimate::known(4.0).widened(1.5), Estimate::range(0.0, 10.0));
     }
 }

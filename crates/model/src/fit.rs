@@ -35,6 +35,8 @@ pub struct Point {
     pub half_width_bps: f64,
     /// CPUs in use, by station, if they were measured.
     pub cpus_used: BTreeMap<String, f64>,
+    /// By which part of itself each may be wrong: half of its 95 % interval, if that is known.
+    pub cpus_error: BTreeMap<String, f64>,
 }
 
 impl Point {
@@ -93,6 +95,8 @@ pub struct Station {
     pub bps: f64,
     /// CPUs in use for each bit/s; 0 for a wire.
     pub cpus_per_bps: f64,
+    /// By which part of itself that may be wrong.
+    pub cpus_error: f64,
     /// How many CPUs it has; 0 for a wire, infinite if that is not known.
     pub cpus: f64,
 }
@@ -312,7 +316,7 @@ impl Fit {
     pub fn on_line(mut self, bps: f64) -> Fit {
         let before = self.best.shared_bps;
         self.stations.retain(|station| station.name != LINE);
-        self.stations.push(Station { name: LINE.to_owned(), bps, cpus_per_bps: 0.0, cpus: 0.0 });
+        self.stations.push(wire(bps));
         self.stations.sort_by(|a, b| a.bps.total_cmp(&b.bps));
         let shared_bps = self.stations.first().map_or(bps, |station| station.bps);
         if self.capacity == Capacity::FillsShared {
@@ -388,23 +392,23 @@ fn most_flows(data: &Data) -> usize {
     data.points.iter().map(|point| point.flows).max().unwrap_or(8)
 }
 
+fn wire(bps: f64) -> Station {
+    Station { name: LINE.to_owned(), bps, cpus_per_bps: 0.0, cpus_error: 0.0, cpus: 0.0 }
+}
+
 /// The line, and each station by the utilisation law; without known CPUs it limits nothing.
 fn stations(data: &Data, base: &Point) -> Vec<Station> {
-    let line = data.line_bps.map(|bps| Station {
-        name: LINE.to_owned(),
-        bps,
-        cpus_per_bps: 0.0,
-        cpus: 0.0,
-    });
     let fastest = data.points.iter().map(|point| point.bps).fold(base.bps, f64::max);
     let of_cpus = base.cpus_used.iter().filter_map(|(name, used)| {
         let cpus = data.cpus.get(name).copied().unwrap_or(f64::INFINITY);
         // A point that carried more than one queue allows says that a bit may cost less.
         let cpus_per_bps = (used / base.bps).min(cpus / fastest);
-        let station = Station { name: name.clone(), bps: cpus / cpus_per_bps, cpus_per_bps, cpus };
+        let cpus_error = base.cpus_error.get(name).copied().unwrap_or(0.0);
+        let (name, bps) = (name.clone(), cpus / cpus_per_bps);
+        let station = Station { name, bps, cpus_per_bps, cpus_error, cpus };
         (*used > 0.0 && cpus > 0.0).then_some(station)
     });
-    let mut all: Vec<Station> = line.into_iter().chain(of_cpus).collect();
+    let mut all: Vec<Station> = data.line_bps.map(wire).into_iter().chain(of_cpus).collect();
     all.sort_by(|a, b| a.bps.total_cmp(&b.bps));
     all
 }

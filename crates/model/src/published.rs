@@ -99,6 +99,7 @@ fn point(queues: usize, flows: usize, gbit: f64) -> Point {
         bps: gbit * 1e9,
         half_width_bps: 0.0,
         cpus_used: [].into(),
+        cpus_error: [].into(),
     }
 }
 

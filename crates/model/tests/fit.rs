@@ -22,6 +22,7 @@ fn measured(cells: &[(usize, usize)], half_width_bps: f64) -> Data {
         bps: TRUE.outcome(*queues, *flows, Placed::Random).mean_bps,
         half_width_bps,
         cpus_used: BTreeMap::new(),
+        cpus_error: BTreeMap::new(),
     };
     let points = cells.iter().map(point).collect();
     Data { points, line_bps: Some(TRUE.shared_bps), ..Data::default() }
@@ -190,9 +191,10 @@ fn stations_bound_what_queues_could_do() {
     let mut data = measured(&[(1, 8), (2, 8)], 0.0);
     let used = data.points[0].bps / 6e9;
     data.points[0].cpus_used.insert("guest".to_owned(), used);
+    data.points[0].cpus_error.insert("guest".to_owned(), 0.125);
     data.cpus.insert("guest".to_owned(), 1.0);
     let fit = Fit::of(&data).expect("enough");
-    assert_eq!(fit.stations[0].name, "guest");
+    assert_eq!((fit.stations[0].name.as_str(), fit.stations[0].cpus_error), ("guest", 0.125));
     assert!((fit.stations[0].bps / 6e9 - 1.0).abs() < 1e-9);
     assert!(fit.predict(8, 32, Placed::Random).outcome.mean_bps < 6e9 * 1.000_001);
     let (_, cpus) = fit.used(3e9).find(|(station, _)| station.name == "guest").expect("known");

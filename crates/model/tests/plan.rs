@@ -16,6 +16,7 @@ fn data(points: &[(usize, usize, f64)], line_bps: Option<f64>) -> Data {
         cpus_used: [("netback", 0.9), ("guest system", 1.1), ("netfront", 0.7)]
             .map(|(name, cpus)| (name.to_owned(), cpus))
             .into(),
+        cpus_error: [].into(),
     };
     let cpus = [("netback".to_owned(), 16.0)].into();
     let points = points.iter().map(point).collect();

@@ -139,6 +139,7 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
         bps: row.throughput.0,
         half_width_bps: row.interval.map_or(0.0, |Rate(bps)| bps),
         cpus_used: row.cpus_used,
+        cpus_error: BTreeMap::new(),
     };
     let points = table.point.into_iter().map(point).collect();
     let (is_window_known, is_delay_known) = (table.window.is_some(), table.delay.is_some());
@@ -319,9 +320,10 @@ fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
     }
     let summary = cell.values.get(METRIC)?;
     let counted = cell.cpus_used.iter().filter(|(name, _)| !NOT_COUNTED.contains(&name.as_str()));
-    let mut cpus_used: BTreeMap<String, f64> =
-        counted.map(|(name, cpus)| (name.clone(), *cpus)).collect();
-    cpus_used.insert(ALL_CPUS.to_owned(), cpus_used.values().sum());
+    let all = all_cpus(records, cell).map(|all| (ALL_CPUS.to_owned(), all));
+    let cpus: BTreeMap<String, Summary> =
+        counted.map(|(name, cpus)| (name.clone(), *cpus)).chain(all).collect();
+    let error = |(name, cpus): (&String, &Summary)| Some((name.clone(), cpus.precision()?));
     let (queues, flows) = (usize::from(setup.queues), setup.streams * usize::from(setup.targets));
     let odds = || ways(queues, flows, placed(setup.placement));
     Some(Point {
@@ -331,8 +333,19 @@ fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
         splits: observed(records, cell).unwrap_or_else(odds),
         bps: summary.mean,
         half_width_bps: summary.interval.map_or(0.0, |it| (it.high - it.low) / 2.0),
-        cpus_used,
+        cpus_error: cpus.iter().filter_map(error).collect(),
+        cpus_used: cpus.into_iter().map(|(name, cpus)| (name, cpus.mean)).collect(),
     })
+}
+
+/// All CPUs in use, over the runs of a cell.
+fn all_cpus(records: &Records, cell: &CellSummary) -> Option<Summary> {
+    let runs = records.of_cell(cell.subject, &cell.cell).filter(|run| run.seconds > 0.0);
+    let used = runs.map(|run| {
+        let stations = run.stations().into_iter().filter(|(name, _)| !NOT_COUNTED.contains(name));
+        stations.filter_map(|(_, seconds)| seconds).sum::<f64>() / run.seconds
+    });
+    Summary::of(&used.collect::<Vec<_>>())
 }
 
 /// How the streams of each run fell on queues; `None` if that is not known of every run.

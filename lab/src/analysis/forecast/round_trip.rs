@@ -87,6 +87,7 @@ impl Measured {
             bps: self.bps,
             half_width_bps: 0.0,
             cpus_used: [].into(),
+            cpus_error: [].into(),
         }
     }
 }

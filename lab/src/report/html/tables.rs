@@ -410,7 +410,7 @@ pub(super) fn cpu(analysis: &Analysis) -> Markup {
     }
     html! {
         h2 { "CPUs, by station" }
-        p { "How many CPUs each station kept busy, as the mean over the runs." }
+        p { "How many CPUs each station kept busy: the mean over the runs, and its 95 % interval." }
         div.scroll {
             table {
                 tr {
@@ -423,8 +423,12 @@ pub(super) fn cpu(analysis: &Analysis) -> Markup {
                         td { (cell.subject.title()) }
                         @for station in &stations {
                             td.n {
-                                (cell.cpus_used.get(*station).map_or_else(
-                                    || "–".to_owned(), |cpus| number(*cpus)))
+                                @if let Some(cpus) = cell.cpus_used.get(*station) {
+                                    (number(cpus.mean))
+                                    @if let Some(Interval { low, high }) = cpus.interval {
+                                        br; span.aside { (number(low)) " – " (number(high)) }
+                                    }
+                                } @else { "–" }
                             }
                         }
                     }
