@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use ringway_stats::float;
 use serde::Serialize;
 
-use self::solve::{Solved, slow, solve};
+use self::solve::{Solved, narrow, slow, solve};
 use crate::estimate::{Estimate, SPREAD_MAX};
 use crate::line::Line;
 use crate::placement::Split;
@@ -146,9 +146,9 @@ pub struct Fit {
     pub best: Parameters,
     /// Others that the data leave possible, of which none is likelier: the ends of a range.
     possible: Vec<Parameters>,
-    /// Another form of contention, and a longer delay, that fit as well. Their predictions only
-    /// widen the interval: `best` assumes that queues wait for each other, as under a lock, and a
-    /// short path.
+    /// Another form of contention, a longer delay and less capacity, that fit as well. Their
+    /// predictions only widen the interval: `best` assumes that queues wait for each other, as
+    /// under a lock, a short path, and that a queue which fills what all share could do far more.
     others: Vec<Parameters>,
     /// What fits if one point is at the end of its interval, by the point.
     shifted: Vec<(String, Parameters)>,
@@ -229,9 +229,10 @@ impl Fit {
         let uncertain = data.points.iter().enumerate().filter(|(_, it)| it.half_width_bps > 0.0);
         let shifted: Vec<_> = uncertain.map(|(at, _)| point(at, 1.0)).collect();
         let slow = slow(data, base, &stations, &solved);
+        let narrow = narrow(data, base, &solved);
         let parameters = solved.named(&shifted, data, base, slow.as_ref());
         let Solved { best, possible, other_form, capacity, .. } = solved;
-        let others = other_form.into_iter().chain(slow).collect();
+        let others = other_form.into_iter().chain(slow).chain(narrow).collect();
         let in_flight = data.is_window_known.then_some(data.window.bytes);
         Ok(Fit {
             parameters,

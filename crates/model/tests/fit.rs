@@ -70,6 +70,32 @@ fn one_queue_that_fills_the_line_with_some_flows_fills_it() {
 }
 
 #[test]
+fn one_queue_that_fills_the_line_with_many_flows_leaves_few_a_range() {
+    let mut data = measured(&[(1, 8)], 0.0);
+    data.points[0].bps = 9.3e9;
+    let data = Data { line_bps: Some(9.41e9), ..data };
+    let fit = Fit::of(&data).expect("one queue is enough");
+    let of = |fit: &Fit, flows| fit.predict(1, flows, Placed::Random);
+    assert!(of(&fit, 8).throughput.value.is_some(), "it was measured");
+    // One flow may fill the line, or wait for its window: eight windows in 1.2 ms fill it, too.
+    let one = of(&fit, 1);
+    assert_eq!(one.throughput.value, None, "{one:?}");
+    assert!(one.throughput.low < 2e9 && one.throughput.high > 9e9, "{one:?}");
+    let run = one.missing.and_then(|it| it.missing).expect("the delay is unknown");
+    assert_eq!(run, "1 queue with 1 flow");
+    // On a short path only the capacity of the queue is open, which takes little from one flow.
+    let near = Fit::of(&Data { is_delay_known: true, ..data }).expect("one queue");
+    let one = of(&near, 1).throughput;
+    assert!(one.value.is_some() && one.low > 7e9 && one.low < 8e9, "{one:?}");
+    // A flow that fills the line by itself shows no delay either.
+    let mut both = measured(&[(1, 1), (1, 8)], 0.0);
+    both.points.iter_mut().for_each(|point| point.bps = 9.3e9);
+    let full = Fit::of(&Data { line_bps: Some(9.41e9), ..both }).expect("one queue");
+    let run = full.parameters[3].missing.as_deref().expect("the delay is unknown");
+    assert_eq!(run, "1 queue with 1 flow and a smaller window");
+}
+
+#[test]
 fn few_flows_that_do_not_fill_the_line_show_their_delay() {
     // On a path of 1 ms one flow has 2 Gbit/s of its window, and eight fill the line.
     let window = Window { delay: 1e-3, ..Window::default() };

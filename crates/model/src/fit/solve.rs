@@ -61,10 +61,11 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     let (contention, mut possible, other_form) = match numbers.len() {
         0 => {
             // Points that fill what is shared bound contention from above.
-            let lacks = |serial| lack(&law(Contention { serial, pairwise: 0.0 }), FULL, &full);
+            let lock = |serial| law(Contention { serial, pairwise: 0.0 });
+            let lacks = |serial| lack(&lock(serial), FULL, full.iter().copied());
             let is_open = lacks(SERIAL_MAX) < 0.0;
             let serial = if is_open { SERIAL_MAX } else { root(0.0, SERIAL_MAX, lacks) };
-            (free, vec![law(free), law(Contention { serial, pairwise: 0.0 })], None)
+            (free, vec![law(free), lock(serial)], None)
         }
         1 => {
             let miss = |pairwise| {
@@ -126,22 +127,56 @@ pub(super) fn slow(
     stations: &[Station],
     solved: &Solved,
 ) -> Option<Parameters> {
-    let is_open = solved.capacity == Capacity::Known && !data.is_delay_known;
-    if !is_open || few(data, base).is_some() {
+    if data.is_delay_known || solved.shows_delay {
         return None;
     }
-    let start = Parameters { contention: Contention::default(), ..solved.best };
-    let with = |delay| Parameters { window: Window { delay, ..start.window }, ..start };
-    let all: Vec<&Point> = data.points.iter().collect();
-    let lacks = |delay| lack(&calibrated(data, base, with(delay)), NEARLY, &all);
-    let window = with(root(start.window.delay, longest(base, start.window), lacks)).window;
-    Some(solve(&Data { window, ..data.clone() }, base, stations).best)
+    let with = |it: &Parameters, delay| Parameters { window: Window { delay, ..it.window }, ..*it };
+    let longest = longest(base, data.window);
+    match solved.capacity {
+        Capacity::InWindows => None,
+        Capacity::FillsShared => {
+            let reached = reached(data, &solved.best);
+            let of = |delay| with(&solved.best, delay);
+            let lacks = |delay| lack(&of(delay), NEARLY, &reached);
+            Some(of(root(solved.best.window.delay, longest, lacks)))
+        }
+        Capacity::Known => {
+            let start = Parameters { contention: Contention::default(), ..solved.best };
+            let calibrated = |delay| calibrated(data, base, with(&start, delay));
+            let lacks = |delay| lack(&calibrated(delay), NEARLY, &data.points);
+            let window = with(&start, root(start.window.delay, longest, lacks)).window;
+            Some(solve(&Data { window, ..data.clone() }, base, stations).best)
+        }
+    }
+}
+
+/// What fits with the least capacity of a queue that no point excludes, where one queue fills what
+/// is shared: with few flows it carries less than one that waits for nothing.
+pub(super) fn narrow(data: &Data, base: &Point, solved: &Solved) -> Option<Parameters> {
+    if solved.capacity != Capacity::FillsShared {
+        return None;
+    }
+    let reached = reached(data, &solved.best);
+    let of = |queue_bps| Parameters { queue_bps, ..solved.best };
+    let exceeds = |queue_bps| -lack(&of(queue_bps), NEARLY, &reached);
+    Some(of(root(base.bps, solved.best.queue_bps, exceeds)))
+}
+
+/// The points, none above what fits best.
+fn reached(data: &Data, best: &Parameters) -> Vec<Point> {
+    let most = |point: &Point| point.bps.min(best.over(&point.splits).mean_bps);
+    let of = |point: &Point| Point { bps: most(point), ..point.clone() };
+    data.points.iter().map(of).collect()
 }
 
 /// The most by which a part of a point is above what is predicted; below 0 if all are reached.
-fn lack(parameters: &Parameters, part: f64, points: &[&Point]) -> f64 {
-    let of = |point: &&Point| point.bps * part - parameters.over(&point.splits).mean_bps;
-    points.iter().map(of).fold(f64::NEG_INFINITY, f64::max)
+fn lack<'a>(
+    parameters: &Parameters,
+    part: f64,
+    points: impl IntoIterator<Item = &'a Point>,
+) -> f64 {
+    let of = |point: &Point| point.bps * part - parameters.over(&point.splits).mean_bps;
+    points.into_iter().map(of).fold(f64::NEG_INFINITY, f64::max)
 }
 
 /// The delay with which the windows of a point's flows carry no more than what was measured.
@@ -248,7 +283,13 @@ impl Solved {
             true => (spread(|it| it.window.delay), None),
             false => {
                 let longest = slow.map_or(longest(base, data.window), |it| it.window.delay);
-                let run = if base.flows > 1 { "1 flow" } else { "8 flows" };
+                let is_one = |it: &Point| (it.queues, it.flows) == (1, 1);
+                let run = match (data.points.iter().any(is_one), self.capacity) {
+                    (false, _) => "1 flow",
+                    (true, Capacity::FillsShared) => "1 flow and a smaller window",
+                    (true, _) if base.flows == 1 => "8 flows",
+                    (true, _) => "more flows",
+                };
                 (range(0.0, longest), Some(format!("1 queue with {run}")))
             }
         };
