@@ -126,18 +126,33 @@ pub(super) fn forecast(findings: &[Finding], entries: &[Entry]) -> Option<Foreca
     made.reduce(|a, b| Forecast { low: a.low.min(b.low), high: a.high.max(b.high) })
 }
 
-/// What came, against the forecast.
-pub(super) fn compare(forecast: Forecast, gain: &Ratio) -> String {
-    let Interval { low, high } =
-        gain.interval.unwrap_or(Interval { low: gain.value, high: gain.value });
-    let call = if high < forecast.low {
+/// What came, against the forecast of throughput; `None` without a gain. What is too small to
+/// matter is no difference here either.
+pub(super) fn compare(forecast: Forecast, gauge: &Gauge, verdict: &Verdict) -> Option<String> {
+    let gain = verdict.gain?;
+    if matches!(gauge, Gauge::Pattern(_, Better::Lower)) {
+        return Some("The forecast is of throughput, which was not measured.".to_owned());
+    }
+    let call = match (gain.interval, verdict.chance) {
+        _ if verdict.call == Call::Worse && forecast.low >= 1.0 => {
+            "it became worse: the change costs more than it brings"
+        }
+        (Some(interval), _) => within(forecast, interval),
+        // Without any spread nothing is due to chance.
+        (None, None) => within(forecast, Interval { low: gain.value, high: gain.value }),
+        (None, Some(_)) => "these runs are too few to say whether it came",
+    };
+    Some(format!("The forecast was {forecast}; {call}."))
+}
+
+fn within(forecast: Forecast, Interval { low, high }: Interval) -> &'static str {
+    if high < forecast.low * (1.0 - DIFFERENCE_MIN) {
         "less came: something else is the limit"
-    } else if low > forecast.high {
+    } else if low > forecast.high * (1.0 + DIFFERENCE_MIN) {
         "more came: the change does more than the model knows"
     } else {
         "what came agrees with it"
-    };
-    format!("The forecast was {forecast}; {call}.")
+    }
 }
 
 #[cfg(test)]
@@ -149,15 +164,27 @@ mod tests {
 
     #[test]
     fn what_came_is_compared_with_the_forecast() {
-        let said = |factor: f64| {
-            let after = BEFORE.map(|value| value * factor);
-            let gain = judge(&BEFORE, &after, Better::Higher).gain.expect("a ratio");
-            compare(Forecast { low: 1.0, high: 2.0 }, &gain)
+        let of = |before: &[f64], factor: f64, gauge: &Gauge| {
+            let after: Vec<f64> = before.iter().map(|value| value * factor).collect();
+            let verdict = judge(before, &after, gauge.better());
+            compare(Forecast { low: 1.0, high: 2.0 }, gauge, &verdict).expect("a gain")
         };
+        let said = |factor| of(&BEFORE, factor, &Gauge::Iperf3);
         assert_eq!(said(1.7), "The forecast was 1 to 2 times; what came agrees with it.");
         assert!(said(2.01).ends_with("what came agrees with it."), "within its interval");
-        assert!(said(0.5).contains("less came"));
         assert!(said(3.0).contains("more came"));
+        // The forecast excludes that; no other limit explains it.
+        assert!(said(0.5).contains("it became worse"), "{}", said(0.5));
+        // Too small to matter, and not by chance.
+        assert!(of(&[10.0; 5], 0.995, &Gauge::Iperf3).contains("agrees"));
+        assert!(of(&[10.0; 5], 2.5, &Gauge::Iperf3).contains("more came"));
+        // Of two runs each, no one knows the interval.
+        assert!(of(&[10.0, 10.1], 2.5, &Gauge::Iperf3).contains("too few"));
+        // Half of the time is twice the throughput; a lower number may be anything.
+        assert!(of(&BEFORE, 0.5, &Gauge::Seconds).contains("agrees"));
+        let pattern = Regex::new("rtt (.*)").expect("a pattern");
+        let latency = of(&BEFORE, 0.1, &Gauge::Pattern(pattern, Better::Lower));
+        assert_eq!(latency, "The forecast is of throughput, which was not measured.");
     }
 
     #[test]

@@ -65,8 +65,8 @@ pub(super) fn run(args: &Try) -> Result<ExitCode> {
     let after = measure(args, "after")?;
     let verdict = judge(&before, &after, args.gauge().better());
     print(&summary(&verdict))?;
-    if let Some((forecast, gain)) = forecast.zip(verdict.gain) {
-        print(&format!("{}\n", gauge::compare(forecast, &gain)))?;
+    if let Some(said) = forecast.and_then(|it| gauge::compare(it, &args.gauge(), &verdict)) {
+        print(&format!("{said}\n"))?;
     }
     if verdict.call == Call::Better {
         set_state(dir, made.id, &[State::Applied], State::Confirmed)?;
