@@ -153,7 +153,7 @@ const RATES: Units = &[
     ("M", 1e6),
     ("G", 1e9),
 ];
-const RATES_SHOWN: Units = &[("Mbit/s", 1e6), ("Gbit/s", 1e9)];
+const RATES_SHOWN: Units = &[("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6), ("Gbit/s", 1e9)];
 const SIZES: Units = &[
     ("KiB", 1024.0),
     ("MiB", 1_048_576.0),
@@ -197,6 +197,8 @@ mod tests {
         assert!((delay.0 - 180e-6).abs() < 1e-12);
         assert_eq!(Rate(9.414_7e9).to_string(), "9.41 Gbit/s");
         assert_eq!(Rate(107.73e6).to_string(), "108 Mbit/s");
+        assert_eq!(Rate(64e3).to_string(), "64.0 kbit/s");
+        assert_eq!(Rate(500.0).to_string(), "500 bit/s");
         assert_eq!(
             (Size(1500.0).to_string(), delay.to_string()),
             ("1.46 KiB".into(), "180 us".into())
