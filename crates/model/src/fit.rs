@@ -7,7 +7,7 @@
 
 mod solve;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ringway_stats::float;
 use serde::Serialize;
@@ -397,17 +397,22 @@ fn wire(bps: f64) -> Station {
     Station { name: LINE.to_owned(), bps, cpus_per_bps: 0.0, cpus_error: 0.0, cpus: 0.0 }
 }
 
-/// The line, and each station by the utilisation law; without known CPUs it limits nothing.
+/// The line, and each station by the utilisation law, at the base or else at the point with the
+/// fewest queues that has it; without known CPUs it limits nothing.
 fn stations(data: &Data, base: &Point) -> Vec<Station> {
     let fastest = data.points.iter().map(|point| point.bps).fold(base.bps, f64::max);
-    let of_cpus = base.cpus_used.iter().filter_map(|(name, used)| {
+    let names: BTreeSet<&String> = data.points.iter().flat_map(|it| it.cpus_used.keys()).collect();
+    let of_cpus = names.into_iter().filter_map(|name| {
+        let has_used = |it: &&Point| it.cpus_used.get(name).is_some_and(|used| *used > 0.0);
+        let others = || data.points.iter().filter(has_used).min_by_key(|it| it.queues);
+        let point = Some(base).filter(has_used).or_else(others)?;
         let cpus = data.cpus.get(name).copied().unwrap_or(f64::INFINITY);
         // A point that carried more than one queue allows says that a bit may cost less.
-        let cpus_per_bps = (used / base.bps).min(cpus / fastest);
-        let cpus_error = base.cpus_error.get(name).copied().unwrap_or(0.0);
+        let cpus_per_bps = (point.cpus_used[name] / point.bps).min(cpus / fastest);
+        let cpus_error = point.cpus_error.get(name).copied().unwrap_or(0.0);
         let (name, bps) = (name.clone(), cpus / cpus_per_bps);
         let station = Station { name, bps, cpus_per_bps, cpus_error, cpus };
-        (*used > 0.0 && cpus > 0.0).then_some(station)
+        (cpus > 0.0).then_some(station)
     });
     let mut all: Vec<Station> = data.line_bps.map(wire).into_iter().chain(of_cpus).collect();
     all.sort_by(|a, b| a.bps.total_cmp(&b.bps));

@@ -228,6 +228,20 @@ fn stations_bound_what_queues_could_do() {
 }
 
 #[test]
+fn a_station_that_only_some_points_have_is_one() {
+    let mut data = measured(&[(1, 8), (2, 8), (4, 8)], 0.0);
+    // The use of all CPUs was measured with more queues only.
+    for (at, of_one) in [(1, 7e9), (2, 8e9)] {
+        let used = data.points[at].bps / of_one;
+        data.points[at].cpus_used.insert("guest".to_owned(), used);
+    }
+    data.cpus.insert("guest".to_owned(), 2.0);
+    let fit = Fit::of(&data).expect("enough");
+    assert_eq!((fit.stations[0].name.as_str(), fit.stations.len()), ("guest", 2), "{fit:?}");
+    assert!((fit.stations[0].bps / 14e9 - 1.0).abs() < 1e-9, "{fit:?}");
+}
+
+#[test]
 fn what_was_carried_with_the_cpus_of_a_station_is_below_its_limit() {
     // 3.1 of 4 CPUs for 3 Gbit/s, and yet 9 Gbit/s: a bit costs less where batches are long.
     let mut data = measured(&[(1, 8), (4, 8)], 0.0);
