@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use ringway_lab::analysis::forecast;
+use ringway_lab::record::{Disturbance, EndUse, Ends, Interface, InterfaceUse, Peer, Records};
 use ringway_lab::study::shipped;
+use ringway_lab::value::Cell;
 use ringway_model::fit::{Fit, FitError};
 use ringway_model::predict::Placed;
 
@@ -149,6 +151,55 @@ fn records_that_do_not_belong_together_are_refused() {
     std::fs::write(&table_file, table("", &[(1, 8, "3Gbit/s")])).expect("it has room");
     let (is_good, text) = says(&["fit", "--where", "offloads=all"], &[&table_file]);
     assert!(!is_good && text.contains("--where"), "{text}");
+}
+
+/// Records between two machines, of which each used CPUs.
+fn between_machines(dir: &Path) -> Records {
+    let study = shipped("transmit").expect("it is shipped").quick();
+    model::fill(dir, &study, &model::host(64), 1, 1.0);
+    let mut records = Records::read(dir).expect("good records");
+    let interface = Interface {
+        name: "eth0".to_owned(),
+        address: [192, 0, 2, 1].into(),
+        mtu: 1500,
+        tx_queues: None,
+        rx_queues: None,
+        gro: None,
+        lro: None,
+    };
+    let (name, near_interface) = ("red".to_owned(), interface.clone());
+    records.peer = Some(Peer { name, interface, near_interface, host: model::host(64) });
+    let carried = InterfaceUse {
+        name: "eth0".to_owned(),
+        tx_packets: 1 << 40,
+        tx_bytes: 1 << 50,
+        rx_packets: 0,
+        rx_bytes: 0,
+    };
+    let end = EndUse {
+        interface: carried,
+        tools_user: 0.1,
+        tools_system: 0.4,
+        host_softirq: 0.2,
+        steal: 0.3,
+        disturbance: Disturbance::default(),
+    };
+    for run in &mut records.runs {
+        run.ends = Some(Ends { near: end.clone(), far: end.clone() });
+    }
+    records
+}
+
+#[test]
+fn what_two_machines_use_is_not_one_station_and_steal_is_none_of_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let records = between_machines(dir.path());
+    let data = forecast::of_records(&records, &Cell::default()).expect("good cells");
+    for point in &data.points {
+        let names: Vec<&str> = point.cpus_used.keys().map(String::as_str).collect();
+        assert!(names.contains(&"tools on the peer"), "{names:?}");
+        assert!(!names.iter().any(|it| it.contains("steal") || *it == "all CPUs"), "{names:?}");
+    }
 }
 
 #[test]

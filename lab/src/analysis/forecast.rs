@@ -32,7 +32,7 @@ const CALIBRATION_QUEUES_MAX: usize = 2;
 /// The station for all CPUs of one machine.
 const ALL_CPUS: &str = "all CPUs";
 /// CPU time that is no work of the path, or that is part of another station's.
-const NOT_COUNTED: [&str; 2] = ["steal", "guest softirq"];
+const NOT_COUNTED: [&str; 3] = ["steal", "steal of the peer", "guest softirq"];
 
 /// Why there are no data.
 #[derive(Debug, thiserror::Error)]
@@ -303,7 +303,6 @@ fn data(records: &Records, cells: &[&CellSummary]) -> Option<Data> {
         delay: usual.delay + 2.0 * setup.delay.as_secs_f64(),
         ..usual
     };
-    // The CPUs of two machines do not add up to one station.
     let host = records.peer.is_none().then(|| (ALL_CPUS.to_owned(), f64::from(records.host.cpus)));
     let cpus = host.into_iter().collect();
     let line_bps = line.map(|line| line.payload_bps());
@@ -320,7 +319,9 @@ fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
     }
     let summary = cell.values.get(METRIC)?;
     let counted = cell.cpus_used.iter().filter(|(name, _)| !NOT_COUNTED.contains(&name.as_str()));
-    let all = all_cpus(records, cell).map(|all| (ALL_CPUS.to_owned(), all));
+    // The CPUs of two machines do not add up to one station.
+    let all = all_cpus(records, cell).filter(|_| records.peer.is_none());
+    let all = all.map(|all| (ALL_CPUS.to_owned(), all));
     let cpus: BTreeMap<String, Summary> =
         counted.map(|(name, cpus)| (name.clone(), *cpus)).chain(all).collect();
     let error = |(name, cpus): (&String, &Summary)| Some((name.clone(), cpus.precision()?));
