@@ -313,7 +313,8 @@ fn predict(args: &PredictArgs) -> Result<()> {
     if args.known.json {
         let station = |(name, used, cpus): &(&str, Estimate, f64)| {
             let unit = if *cpus > 0.0 { "used-cpus" } else { "used-share" };
-            json!({ "name": name, unit: used })
+            let has = Some(*cpus).filter(|cpus| *cpus > 0.0 && cpus.is_finite());
+            json!({ "name": name, unit: used, "cpus": has })
         };
         let stations = stations.iter().map(station);
         return print_json(&json!({
@@ -321,8 +322,10 @@ fn predict(args: &PredictArgs) -> Result<()> {
             "sd-by-placement-bps": by_placement,
             "busy-queues": busy,
             "round-trip-seconds": round_trip,
+            "window-known": fit.is_window_known(),
             "stations": stations.collect::<Vec<_>>(),
             "missing": found.missing.as_ref().or(fit.missing()).and_then(|it| it.missing.as_ref()),
+            "not-identified": found.missing.as_ref().map(|it| it.name),
             "unexplained": fit.unexplained(),
         }));
     }

@@ -108,6 +108,31 @@ fn what_is_not_identified_is_a_range_everywhere() {
 }
 
 #[test]
+fn json_has_what_the_text_says() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("one.toml");
+    let json = |words: &[&str]| {
+        let (is_good, text) = says(&[words, &["--streams", "8", "--json"]].concat(), &[&file]);
+        assert!(is_good, "{text}");
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
+    };
+    std::fs::write(&file, table("", &[(1, 8, "3Gbit/s")])).expect("it has room");
+    let found = json(&["predict", "--queues", "4"]);
+    assert!(found["window-known"] == false && found["throughput-bps"]["value"].is_null());
+    assert_eq!(found["not-identified"], "serial part of the work");
+    // Without an MTU: because no wire is known, or because no frame is large enough.
+    let plan = json(&["plan", "--target", "50Gbit/s"]);
+    assert!(plan["mtu-bytes"].is_null() && plan["line-payload-bps"].is_null(), "{plan}");
+    let plan = json(&["plan", "--target", "50Gbit/s", "--line", "10Gbit/s"]);
+    assert!(plan["mtu-bytes"].is_null(), "{plan}");
+    assert!(plan["line-payload-bps"].as_f64().is_some_and(|bps| bps > 9.4e9), "{plan}");
+    let quota = table("cpus.guest = 1.5\n", &[(1, 8, "3Gbit/s")]) + "cpus-used.guest = 1.2\n";
+    std::fs::write(&file, quota).expect("it has room");
+    let station = json(&["predict", "--queues", "1"])["stations"][0].clone();
+    assert!(station["name"] == "guest" && station["cpus"] == 1.5, "{station}");
+}
+
+#[test]
 fn another_rate_of_the_wire_keeps_its_tunnel() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");

@@ -64,6 +64,7 @@ pub(super) fn run(args: &Plan) -> Result<()> {
             "offloads": best.offloads,
             "unexplained": best.unexplained,
             "other-offloads": others,
+            "line-payload-bps": best.line.map(|line| line.payload_bps()),
             "mtu-bytes": mtu.flatten(),
         }));
     }
