@@ -209,9 +209,14 @@ impl Known {
             if all.line_bps != data.line_bps || all.window != data.window {
                 bail!("{name}: another line or window than in the others");
             }
-            if all.cpus != data.cpus && !data.cpus.is_empty() {
+            if all.cpus.is_empty() {
+                all.cpus = data.cpus;
+            } else if all.cpus != data.cpus && !data.cpus.is_empty() {
                 bail!("{name}: other `cpus` than in the others");
             }
+            // Whichever of them has it: the windows are equal.
+            all.is_window_known |= data.is_window_known;
+            all.is_delay_known |= data.is_delay_known;
             let is_known = |point: &&Point| all.points.iter().any(|it| it.name == point.name);
             if let Some(point) = data.points.iter().find(is_known) {
                 bail!("{name}: {} is also in the others", point.name);

@@ -133,6 +133,22 @@ fn json_has_what_the_text_says() {
 }
 
 #[test]
+fn tables_add_up_in_any_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [one, other] = ["one.toml", "other.toml"].map(|name| dir.path().join(name));
+    let points = [(1, 8, "3Gbit/s"), (2, 8, "5.5Gbit/s")];
+    std::fs::write(&one, table("", &points)).expect("it has room");
+    // Its window is the usual one, and its point was placed otherwise.
+    let ideal = table("window = '256KiB'\ncpus.guest = 4\n", &[(2, 8, "5.9Gbit/s")]);
+    let ideal = ideal + "placement = 'ideal'\ncpus-used.guest = 2\n";
+    std::fs::write(&other, ideal).expect("it has room");
+    let of = |paths: &[&Path]| says(&["predict", "--queues", "2", "--streams", "8"], paths);
+    let (is_good, text) = of(&[&one, &other]);
+    assert!(is_good && text.contains(" of 4 CPUs") && !text.contains("not known"), "{text}");
+    assert_eq!(of(&[&other, &one]).1, text);
+}
+
+#[test]
 fn another_rate_of_the_wire_keeps_its_tunnel() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("node.toml");

@@ -131,15 +131,19 @@ pub fn of_table(name: &str, text: &str) -> Result<Data, ForecastError> {
     let line = table.line.map(|Rate(bps)| Line { bps, mtu, tunnel, acks });
     let line_bps = line.map(payload).transpose();
     let line_bps = line_bps.map_err(|why| wrong(format!("`mtu`: {why}")))?;
-    let point = |row: Row| Point {
-        name: format!("q{}.s{}", row.queues, row.flows),
-        queues: row.queues,
-        flows: row.flows,
-        splits: ways(row.queues, row.flows, placed(row.placement.unwrap_or(Placement::Random))),
-        bps: row.throughput.0,
-        half_width_bps: row.interval.map_or(0.0, |Rate(bps)| bps),
-        cpus_used: row.cpus_used,
-        cpus_error: BTreeMap::new(),
+    let point = |row: Row| {
+        let placement = row.placement.unwrap_or(Placement::Random);
+        let evenly = if placement == Placement::Ideal { " ideal" } else { "" };
+        Point {
+            name: format!("q{}.s{}{evenly}", row.queues, row.flows),
+            queues: row.queues,
+            flows: row.flows,
+            splits: ways(row.queues, row.flows, placed(placement)),
+            bps: row.throughput.0,
+            half_width_bps: row.interval.map_or(0.0, |Rate(bps)| bps),
+            cpus_used: row.cpus_used,
+            cpus_error: BTreeMap::new(),
+        }
     };
     let points = table.point.into_iter().map(point).collect();
     let (is_window_known, is_delay_known) = (table.window.is_some(), table.delay.is_some());
