@@ -240,7 +240,7 @@ impl Known {
         let mtu = self.mtu.map_or(known.mtu, |Size(bytes)| bytes);
         let line = Line { bps, mtu, tunnel: self.tunnel.unwrap_or(known.tunnel), ..known };
         let payload = forecast::payload(line);
-        let payload = payload.map_err(|why| anyhow!("--mtu {}: {why}", Size(mtu)))?;
+        let payload = payload.map_err(|why| anyhow!("--mtu {mtu}B: {why}"))?;
         Ok((fit.on_line(payload), Some(line)))
     }
 }
@@ -307,7 +307,6 @@ fn predict(args: &PredictArgs) -> Result<()> {
     let round_trip = fit.round_trip(streams, found.throughput);
     let all = fit.possible().map(|it| it.outcome(queues, streams, placed).sd_bps);
     let by_placement = Estimate::over(all);
-    let busy = found.outcome.busy;
     let stations = fit.used(1.0);
     let stations: Vec<(&str, Estimate, f64)> = stations
         .map(|(it, share)| {
@@ -321,14 +320,13 @@ fn predict(args: &PredictArgs) -> Result<()> {
             let has = Some(*cpus).filter(|cpus| *cpus > 0.0 && cpus.is_finite());
             json!({ "name": name, unit: used, "cpus": has })
         };
-        let stations = stations.iter().map(station);
         return print_json(&json!({
             "throughput-bps": found.throughput,
             "sd-by-placement-bps": by_placement,
-            "busy-queues": busy,
+            "busy-queues": found.outcome.busy,
             "round-trip-seconds": round_trip,
             "window-known": fit.is_window_known(),
-            "stations": stations.collect::<Vec<_>>(),
+            "stations": stations.iter().map(station).collect::<Vec<_>>(),
             "missing": found.missing.as_ref().or(fit.missing()).and_then(|it| it.missing.as_ref()),
             "not-identified": found.missing.as_ref().map(|it| it.name),
             "unexplained": fit.unexplained(),
@@ -339,7 +337,7 @@ fn predict(args: &PredictArgs) -> Result<()> {
          busy queues   {} of {queues}\nround trip    {} us under load{}\n",
         show(&found.throughput, 1e9),
         show(&by_placement, 1e9),
-        number(busy),
+        number(found.outcome.busy),
         show(&round_trip, 1e-6),
         if fit.is_window_known() { "" } else { ", by the flows' windows, which are not known" },
     );

@@ -184,7 +184,7 @@ fn queues(plan: &plan::Plan, target: Rate) -> String {
         (_, [Some(least), Some(most)]) => format!("{least} to {most} queues"),
         (_, [Some(least), None]) => {
             let least = counted(least);
-            format!("{least} or more; if contention is worst, no number reaches {target}")
+            format!("{least} or more; at worst, no number reaches {target}")
         }
         (Some(queues), _) => counted(queues),
     }
