@@ -52,6 +52,9 @@ pub struct Analysis {
     pub cells: Vec<CellSummary>,
     /// How well the model predicts the cells on which it was not calibrated, if it predicts any.
     pub prediction_errors: Option<Errors>,
+    /// Why it predicts none, if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unpredicted: Option<String>,
     /// Cells without any run, by their short names.
     pub missing: Vec<String>,
     /// Cells that this machine cannot measure.
@@ -242,6 +245,7 @@ impl Analysis {
                 .map(|one| compare_cells(records, one))
                 .collect(),
             prediction_errors: Errors::of(&cells),
+            unpredicted: forecast::why_nothing(records, &cells),
             cells,
             missing,
             left_out: left_out(study),

@@ -91,7 +91,16 @@ fn records_in_which_nothing_is_predicted_say_what_to_measure() {
     let output = command.args(["model", "errors"]).arg(dir.path()).output().expect("it starts");
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{output:?}");
-    assert!(why.contains("no cell is predicted: measure the cells with 1"), "{why}");
+    assert!(why.contains("no cell is predicted: no point has one queue: measure "), "{why}");
+    // And some are too fast for the line that they are said to have.
+    let dir = tempfile::tempdir().expect("a directory");
+    let study = quick("transmit").with_line("1Gb/s").expect("it has a wire");
+    model::fill(dir.path(), &study, &model::host(64), 1, 2.0);
+    let records = Records::read(dir.path()).expect("good records");
+    report::write(dir.path(), &records).expect("it has room");
+    let page = std::fs::read_to_string(dir.path().join("report.html")).expect("a page");
+    assert!(page.contains("Predicted: nothing, because q1.s"), "{page}");
+    assert!(page.contains("check `throughput`, `line` and `mtu`."), "{page}");
 }
 
 #[test]

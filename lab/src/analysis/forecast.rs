@@ -452,21 +452,16 @@ pub fn of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast
 /// The throughput of each cell, if the cells with one and two queues and equal values of all else
 /// calibrate the model.
 fn throughput_of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<Forecast>> {
-    let is_known =
-        |cell: &&CellSummary| !cell.subject.is_baseline() && cell.values.contains_key(METRIC);
     let mut fits: Vec<(Cell, Option<Fit>)> = Vec::new();
-    for cell in cells.iter().filter(is_known) {
+    for cell in cells.iter().filter(has_throughput) {
         let rest = rest(&cell.cell);
         if !fits.iter().any(|(of, _)| *of == rest) {
-            let own = |it: &&CellSummary| is_known(it) && self::rest(&it.cell) == rest;
-            let own: Vec<&CellSummary> = cells.iter().filter(own).collect();
-            let mut data = data(records, &own).unwrap_or_default();
-            data.points.retain(|point| point.queues <= CALIBRATION_QUEUES_MAX);
-            fits.push((rest, Fit::of(&data).ok()));
+            let fit = calibrated(records, cells, &rest).ok();
+            fits.push((rest, fit));
         }
     }
     let forecast = |cell: &CellSummary| {
-        let point = Some(cell).filter(is_known).and_then(|cell| point(records, cell))?;
+        let point = Some(cell).filter(has_throughput).and_then(|cell| point(records, cell))?;
         let (_, fit) = fits.iter().find(|(of, _)| *of == rest(&cell.cell))?;
         let fit = fit.as_ref()?;
         let estimate = fit.predict_over(&point.splits).throughput;
@@ -475,6 +470,30 @@ fn throughput_of_cells(records: &Records, cells: &[CellSummary]) -> Vec<Option<F
         Some(Forecast { metric: METRIC, estimate, is_calibration, error })
     };
     cells.iter().map(forecast).collect()
+}
+
+/// Why nothing is predicted, where cells have throughput; `None` if something is.
+pub fn why_nothing(records: &Records, cells: &[CellSummary]) -> Option<String> {
+    let is_any = cells.iter().any(|cell| cell.predicted.is_some());
+    let first = cells.iter().find(has_throughput).filter(|_| !is_any)?;
+    calibrated(records, cells, &rest(&first.cell)).err()
+}
+
+fn has_throughput(cell: &&CellSummary) -> bool {
+    !cell.subject.is_baseline() && cell.values.contains_key(METRIC)
+}
+
+/// What the cells with few queues calibrate that have these values of all that the model does not
+/// know.
+///
+/// # Errors
+/// Why they do not, in words.
+fn calibrated(records: &Records, cells: &[CellSummary], values: &Cell) -> Result<Fit, String> {
+    let is_own = |cell: &&CellSummary| has_throughput(cell) && rest(&cell.cell) == *values;
+    let own: Vec<&CellSummary> = cells.iter().filter(is_own).collect();
+    let mut data = data(records, &own).ok_or("the model has one guest, and one line")?;
+    data.points.retain(|point| point.queues <= CALIBRATION_QUEUES_MAX);
+    Fit::of(&data).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

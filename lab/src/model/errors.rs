@@ -41,11 +41,8 @@ pub(super) fn run(args: &ErrorsArgs) -> Result<()> {
     };
     let rows: Vec<Row> = analysis.of_primary().filter_map(row).collect();
     if rows.is_empty() {
-        bail!(
-            "{}: no cell is predicted: measure the cells with 1 and with 2 queues of a study that \
-             varies `queues`",
-            args.records.display()
-        );
+        let why = analysis.unpredicted.as_deref().unwrap_or("no cell has throughput");
+        bail!("{}: no cell is predicted: {why}", args.records.display());
     }
     if args.json {
         return print_json(&json!({ "cells": rows, "errors": analysis.prediction_errors }));

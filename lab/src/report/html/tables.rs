@@ -246,6 +246,9 @@ pub(super) fn cells(records: &Records, analysis: &Analysis) -> Markup {
         @if let Some(errors) = &analysis.prediction_errors {
             p { (errors) }
         }
+        @if let Some(why) = &analysis.unpredicted {
+            p { "Predicted: nothing, because " (why) "." }
+        }
         div.scroll {
             table {
                 tr {
