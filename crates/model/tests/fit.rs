@@ -117,6 +117,21 @@ fn few_flows_that_do_not_fill_the_line_show_their_delay() {
 }
 
 #[test]
+fn capacity_and_delay_are_found_where_each_hides_the_other() {
+    // Of a queue of 1 Gbit/s, one flow has 0.23 on a path of 2 ms, and two 0.45.
+    let window = Window { bytes: 65_536.0, delay: 2e-3, ..Window::default() };
+    let truth = Parameters { queue_bps: 1e9, window, contention: Contention::default(), ..TRUE };
+    let mut data = measured(&[(1, 1), (1, 2)], 0.0);
+    for point in &mut data.points {
+        point.bps = truth.over(&point.splits).mean_bps;
+    }
+    let usual = Window { bytes: 65_536.0, ..Window::default() };
+    let fit = Fit::of(&Data { window: usual, ..data }).expect("one queue is enough");
+    assert!((fit.best.queue_bps / 1e9 - 1.0).abs() < 0.01, "{:?}", fit.best);
+    assert!((fit.best.window.delay / 2e-3 - 1.0).abs() < 0.01, "{:?}", fit.best);
+}
+
+#[test]
 fn points_that_fill_the_line_bound_contention() {
     // The published study.
     let mut data = measured(&[(1, 8), (4, 8), (8, 8)], 0.0);

@@ -106,12 +106,8 @@ fn filled(data: &Data, base: &Point, start: Parameters) -> (Parameters, bool) {
     let usual = with(start.window.delay);
     let is_less = |few: &&Point| few.bps * (1.0 + MISS_MAX) < of(&usual, few);
     let Some(few) = few(data, base).filter(is_less) else { return (usual, false) };
-    let mut found = usual;
-    for _ in 0..DELAY_ROUNDS {
-        let slowed = |delay| Parameters { window: window(delay), ..found };
-        let miss = |delay| few.bps - of(&slowed(delay), few);
-        found = with(root(0.0, longest(few, start.window), miss));
-    }
+    let miss = |delay| few.bps - of(&with(delay), few);
+    let found = with(root(0.0, longest(few, start.window), miss));
     // Many flows with that delay must carry what they did.
     let is_possible = of(&found, base) * (1.0 + MISS_MAX) > base.bps;
     if is_possible { (found, true) } else { (usual, false) }
@@ -185,26 +181,18 @@ fn longest(point: &Point, window: Window) -> f64 {
 }
 
 /// The capacity of a queue, and the delay of a flow where a point with one queue and few flows
-/// shows it. Each depends a little on the other.
+/// shows it: with each delay goes one capacity.
 fn calibrated(data: &Data, base: &Point, start: Parameters) -> Parameters {
     let of = |it: &Parameters, point: &Point| it.over(&point.splits).mean_bps;
-    let capacity = |it: Parameters| {
+    let with = |delay| {
+        let it = Parameters { window: Window { delay, ..start.window }, ..start };
         let miss = |queue_bps| of(&Parameters { queue_bps, ..it }, base) - base.bps;
         Parameters { queue_bps: root(base.bps, base.bps * AMPLE, miss), ..it }
     };
-    let mut found = capacity(start);
-    let Some(few) = few(data, base) else { return found };
-    let longest = longest(few, start.window);
-    for _ in 0..DELAY_ROUNDS {
-        let with = |delay| Parameters { window: Window { delay, ..found.window }, ..found };
-        let delay = root(0.0, longest, |delay| few.bps - of(&with(delay), few));
-        found = capacity(with(delay));
-    }
-    found
+    let Some(few) = few(data, base) else { return with(start.window.delay) };
+    let miss = |delay| few.bps - of(&with(delay), few);
+    with(root(0.0, longest(few, start.window), miss))
 }
-
-/// How often capacity and delay are corrected for each other.
-const DELAY_ROUNDS: usize = 4;
 
 /// The point with one queue and the fewest flows, if it has fewer than the base.
 fn few<'a>(data: &'a Data, base: &Point) -> Option<&'a Point> {
