@@ -1,10 +1,14 @@
 //! Searches for where a function of one number has a value. Each value of a fit costs a sum over
 //! all splits of all points, so they ask for few.
 
+use ringway_stats::float;
+
 /// Steps of a search for a root at most, and to which part of its interval. Smooth functions need
 /// a dozen.
 const STEPS: usize = 60;
 const EXACT: f64 = 1e-11;
+/// Parts of an interval in which a function may rise and fall.
+const PARTS: usize = 16;
 /// Steps of a search for a minimum: to 10^-5 of its interval.
 const GOLDEN_STEPS: usize = 24;
 
@@ -42,6 +46,17 @@ pub(crate) fn root(low: f64, high: f64, rising: impl Fn(f64) -> f64) -> f64 {
     f64::midpoint(low.0, high.0)
 }
 
+/// Where a function is below 0 for the last time in an interval, as far as equal parts of it show:
+/// it may rise and fall. The lower end if it never is.
+pub(crate) fn last_below(low: f64, high: f64, function: impl Fn(f64) -> f64) -> f64 {
+    let at = |part: usize| low + (high - low) * float(part) / float(PARTS);
+    match (0..=PARTS).rev().find(|part| function(at(*part)) < 0.0) {
+        None => low,
+        Some(PARTS) => high,
+        Some(part) => root(at(part), at(part + 1), function),
+    }
+}
+
 /// Where a function with one minimum in an interval has it, by golden section.
 pub(crate) fn least(mut low: f64, mut high: f64, function: impl Fn(f64) -> f64) -> f64 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
@@ -70,6 +85,10 @@ mod tests {
     fn a_root_and_a_minimum_are_found_also_at_the_ends() {
         assert!((root(0.0, 4.0, |x| x * x - 2.0) - 2.0_f64.sqrt()).abs() < 1e-9);
         assert!(root(0.0, 1.0, |_| 1.0) < 1e-9 && root(0.0, 1.0, |_| -1.0) > 1.0 - 1e-9);
+        // Below 0 up to 0.1, and from 0.3 to 0.7.
+        let waves = |x: f64| (x - 0.1) * (x - 0.3) * (x - 0.7);
+        assert!((last_below(0.0, 1.0, waves) - 0.7).abs() < 1e-9);
+        assert!(last_below(0.0, 1.0, |_| 1.0) < 1e-9 && last_below(0.0, 1.0, |_| -1.0) > 0.999);
         assert!((least(0.0, 1.0, |x| (x - 0.3).powi(2)) - 0.3).abs() < 1e-4);
         assert!(least(0.0, 1.0, |x| x) < 1e-4);
     }

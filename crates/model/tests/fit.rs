@@ -132,6 +132,31 @@ fn capacity_and_delay_are_found_where_each_hides_the_other() {
 }
 
 #[test]
+fn few_flows_on_a_long_path_may_stand_for_a_slow_queue() {
+    // Two flows have 51 Mbit/s, by their windows in 20 ms, and eight over four queues four times
+    // as much: a little more than four queues of 51 would carry.
+    let window = Window { bytes: 65_536.0, delay: 20e-3, ..Window::default() };
+    let truth = Parameters { queue_bps: 4.6e9, window, contention: Contention::default(), ..TRUE };
+    let mut data = measured(&[(1, 2), (4, 8)], 0.0);
+    for point in &mut data.points {
+        point.bps = truth.over(&point.splits).mean_bps;
+    }
+    let usual = Window { bytes: 65_536.0, ..Window::default() };
+    let data = Data { window: usual, ..data };
+    let many = |data: &Data| {
+        let fit = Fit::of(data).expect("one queue is enough");
+        fit.predict(1, 8, Placed::Random).throughput
+    };
+    let open = many(&data);
+    assert!(open.value.is_none() && open.high > 0.2e9, "{open:?}");
+    // One flow shows it, on whichever of several queues it is.
+    let mut one = measured(&[(8, 1)], 0.0).points.remove(0);
+    one.bps = truth.over(&one.splits).mean_bps;
+    let shown = many(&Data { points: [data.points.clone(), vec![one]].concat(), ..data.clone() });
+    assert!(shown.value.is_none_or(|bps| bps > 0.19e9) && shown.high > 0.2e9, "{shown:?}");
+}
+
+#[test]
 fn points_that_fill_the_line_bound_contention() {
     // The published study.
     let mut data = measured(&[(1, 8), (4, 8), (8, 8)], 0.0);

@@ -8,7 +8,7 @@ use super::{
 use crate::contention::Contention;
 use crate::estimate::Estimate;
 use crate::predict::{Parameters, Window};
-use crate::search::{least, root};
+use crate::search::{last_below, least, root};
 
 /// The parameter that is a queue's.
 const CAPACITY: &str = "capacity of a queue";
@@ -138,9 +138,10 @@ pub(super) fn slow(
         }
         Capacity::Known => {
             let start = Parameters { contention: Contention::default(), ..solved.best };
+            let reached = reached(data, &start);
             let calibrated = |delay| calibrated(data, base, with(&start, delay));
-            let lacks = |delay| lack(&calibrated(delay), NEARLY, &data.points);
-            let window = with(&start, root(start.window.delay, longest, lacks)).window;
+            let lacks = |delay| lack(&calibrated(delay), NEARLY, &reached);
+            let window = with(&start, last_below(start.window.delay, longest, lacks)).window;
             Some(solve(&Data { window, ..data.clone() }, base, stations).best)
         }
     }
@@ -194,9 +195,9 @@ fn calibrated(data: &Data, base: &Point, start: Parameters) -> Parameters {
     with(root(0.0, longest(few, start.window), miss))
 }
 
-/// The point with one queue and the fewest flows, if it has fewer than the base.
+/// The point with the fewest flows, all on one queue, if it has fewer than the base.
 fn few<'a>(data: &'a Data, base: &Point) -> Option<&'a Point> {
-    let ones = data.points.iter().filter(|it| it.queues == 1 && it.flows < base.flows);
+    let ones = data.points.iter().filter(|it| it.busy_most() == 1 && it.flows < base.flows);
     ones.min_by_key(|point| point.flows)
 }
 
@@ -271,7 +272,7 @@ impl Solved {
             true => (spread(|it| it.window.delay), None),
             false => {
                 let longest = slow.map_or(longest(base, data.window), |it| it.window.delay);
-                let is_one = |it: &Point| (it.queues, it.flows) == (1, 1);
+                let is_one = |it: &Point| it.flows == 1;
                 let run = match (data.points.iter().any(is_one), self.capacity) {
                     (false, _) => "1 flow",
                     (true, Capacity::FillsShared) => "1 flow and a smaller window",
