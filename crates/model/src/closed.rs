@@ -6,6 +6,8 @@
 //! has a product form, so throughput is a ratio of two sums over its states, and no simulation is
 //! needed.
 
+use std::f64::consts::E;
+
 use ringway_stats::float;
 
 /// Seconds that one chunk takes at each station.
@@ -22,8 +24,10 @@ pub struct Times {
 /// Chunks per second of each queue, in the order of `chunks`, which has how many chunks move
 /// through each queue.
 pub fn rates(chunks: &[usize], times: Times) -> Vec<f64> {
-    // In the longest time as a unit, no term overflows.
-    let unit = times.own.max(times.shared).max(times.delay);
+    // In this unit no sum over states is too large for a number, and none is 0: n chunks in the
+    // delay have its n-th power over n! as their weight, and n! is about the n-th power of n / E.
+    let most = chunks.iter().copied().max().unwrap_or(1).max(1);
+    let unit = times.own.max(times.shared).max(times.delay * E / float(most));
     if unit <= 0.0 {
         return vec![f64::INFINITY; chunks.len()];
     }

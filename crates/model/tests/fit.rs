@@ -197,6 +197,18 @@ fn a_queue_that_windows_do_not_fill_has_no_known_capacity() {
 }
 
 #[test]
+fn many_flows_on_a_long_path_are_predicted() {
+    let window = Window { delay: 20e-3, ..Window::default() };
+    let mut data = Data { window, is_delay_known: true, ..measured(&[(1, 8)], 0.0) };
+    data.points[0].bps = 0.6e9;
+    let fit = Fit::of(&data).expect("one queue is enough");
+    for flows in [48, 128, 10_000] {
+        let it = fit.predict(1, flows, Placed::Random).throughput;
+        assert!(it.low > 0.5e9 && it.low <= it.high && it.high.is_finite(), "{flows}: {it:?}");
+    }
+}
+
+#[test]
 fn what_may_be_twice_as_much_has_no_value() {
     // One flow may be all that its queue carries, or all that its window does.
     let fit = Fit::of(&measured(&[(1, 1)], 0.0)).expect("one queue is enough");

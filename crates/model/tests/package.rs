@@ -24,3 +24,29 @@ fn rates_are_those_of_the_package() {
         assert!(ours.iter().zip(package).all(near), "{chunks:?}: {ours:?} {package:?}");
     }
 }
+
+/// Chunks per second of one queue, by exact mean value analysis of one class.
+fn one_class(chunks: u32, times: Times) -> f64 {
+    let (mut at_own, mut at_shared, mut rate) = (0.0, 0.0, 0.0);
+    for count in 1..=chunks {
+        let own = times.own * (1.0 + at_own);
+        let shared = times.shared * (1.0 + at_shared);
+        rate = f64::from(count) / (own + shared + times.delay);
+        (at_own, at_shared) = (rate * own, rate * shared);
+    }
+    rate
+}
+
+#[test]
+fn many_chunks_in_a_long_delay_have_a_rate() {
+    for chunks in [1_u32, 31, 200, 512] {
+        for own in [0.0, 1e-6, 0.58e-3, 5e-3] {
+            for delay in [50e-6, 20e-3, 1.0] {
+                let times = Times { own, shared: own / 4.0, delay };
+                let number = usize::try_from(chunks).expect("small");
+                let (ours, exact) = (rates(&[number], times)[0], one_class(chunks, times));
+                assert!((ours / exact - 1.0).abs() < 1e-9, "{chunks} {times:?}: {ours} {exact}");
+            }
+        }
+    }
+}
