@@ -194,6 +194,9 @@ fn a_queue_that_windows_do_not_fill_has_no_known_capacity() {
     assert!(capacity.missing.as_ref().is_some_and(|run| run.contains("larger windows")));
     let more = fit.predict(1, 64, Placed::Random).throughput;
     assert!(more.value.is_none() && more.low < 0.8e9 && more.high > 1.4e9, "{more:?}");
+    // Nothing but the line bounds what that queue may carry.
+    let many = fit.predict(1, 1000, Placed::Random).throughput;
+    assert!(many.value.is_none() && many.high > 15e9, "{many:?}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     };
     let (best, numbers) = (law(contention), numbers.len());
     if capacity == Capacity::InWindows {
-        possible.push(Parameters { queue_bps: best.queue_bps * AMPLE, ..best });
+        possible.push(Parameters { queue_bps: f64::INFINITY, ..best });
     }
     let shows_delay = capacity == Capacity::Known && few(data, base).is_some();
     Solved { best, possible, other_form, capacity, shows_delay, numbers }
