@@ -120,9 +120,18 @@ fn change(records: &Records, name: &str, [before, after]: &[Vec<&Run>; 2]) -> Op
         before: mean(&before),
         after: mean(&after),
         ratio: ratio(&after, &before),
-        chance: welch(&before, &after).map(|test| test.chance),
+        chance: chance(&before, &after),
         verdict: Verdict::TooFewRuns,
     })
+}
+
+/// The probability of such a difference by chance; `None` for a single run. Without any spread,
+/// nothing is due to chance.
+fn chance(before: &[f64], after: &[f64]) -> Option<f64> {
+    let is_enough = before.len().min(after.len()) > 1;
+    let is_equal = (mean(after) - mean(before)).abs() <= 0.0;
+    let exact = || is_enough.then_some(if is_equal { 1.0 } else { 0.0 });
+    welch(before, after).map(|test| test.chance).or_else(exact)
 }
 
 /// Adjusts the p-values for the number of tests, and decides.
@@ -138,5 +147,17 @@ fn judge(cells: &mut [Change]) {
             (true, true) => Verdict::Better,
             (true, false) => Verdict::Worse,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_spread_nothing_is_due_to_chance() {
+        assert_eq!(chance(&[1.0; 5], &[2.0; 5]), Some(0.0));
+        assert_eq!(chance(&[1.0; 5], &[1.0; 5]), Some(1.0));
+        assert_eq!(chance(&[1.0], &[2.0]), None);
     }
 }

@@ -305,7 +305,8 @@ fn welch_freedom(parts: [(f64, usize); 2]) -> Option<f64> {
 pub struct Ratio {
     /// One mean divided by the other.
     pub value: f64,
-    /// `None` if one of them has fewer than three values, or neither has a spread.
+    /// `None` if one of them has fewer than three values; no wider than the ratio if neither has a
+    /// spread.
     pub interval: Option<Interval>,
 }
 
@@ -322,8 +323,9 @@ pub fn ratio(of: &[f64], to: &[f64]) -> Option<Ratio> {
         }
         let (error_of, error_to) =
             (squared_error(of)? / top.powi(2), squared_error(to)? / bottom.powi(2));
-        let freedom = welch_freedom([(error_of, of.len()), (error_to, to.len())])?;
-        let half = student(freedom) * (error_of + error_to).sqrt();
+        let error = (error_of + error_to).sqrt();
+        let freedom = welch_freedom([(error_of, of.len()), (error_to, to.len())]);
+        let half = if error > 0.0 { student(freedom?) * error } else { 0.0 };
         let middle = (top / bottom).ln();
         Some(Interval { low: (middle - half).exp(), high: (middle + half).exp() })
     };

@@ -77,6 +77,8 @@ fn a_ratio_holds_the_truth_as_often_as_it_says() {
     assert_eq!(ratio(&[1.0], &[2.0]).unwrap(), Ratio { value: 0.5, interval: None });
     assert_eq!(ratio(&[1.0], &[]), None);
     assert_eq!(ratio(&[1.0], &[0.0, 0.0]), None);
+    let exact = ratio(&[3.0; 3], &[1.5; 4]).unwrap().interval.expect("enough, without a spread");
+    assert!((exact.low - 2.0).abs() < 1e-12 && (exact.high - 2.0).abs() < 1e-12, "{exact:?}");
 }
 
 #[test]

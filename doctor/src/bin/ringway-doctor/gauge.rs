@@ -133,14 +133,12 @@ pub(super) fn compare(forecast: Forecast, gauge: &Gauge, verdict: &Verdict) -> O
     if matches!(gauge, Gauge::Pattern(_, Better::Lower)) {
         return Some("The forecast is of throughput, which was not measured.".to_owned());
     }
-    let call = match (gain.interval, verdict.chance) {
+    let call = match gain.interval {
         _ if verdict.call == Call::Worse && forecast.low >= 1.0 => {
             "it became worse: the change costs more than it brings"
         }
-        (Some(interval), _) => within(forecast, interval),
-        // Without any spread nothing is due to chance.
-        (None, None) => within(forecast, Interval { low: gain.value, high: gain.value }),
-        (None, Some(_)) => "these runs are too few to say whether it came",
+        Some(interval) => within(forecast, interval),
+        None => "these runs are too few to say whether it came",
     };
     Some(format!("The forecast was {forecast}; {call}."))
 }
