@@ -145,7 +145,7 @@ fn a_prediction_is_drawn_by_queues() {
 #[test]
 fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
     let dir = tempfile::tempdir().expect("a directory");
-    let write = |name: &str, packet: f64| {
+    let write = |name: &str, packet: f64, rates: usize| {
         let case = |batch: f64| {
             let name = format!("backend ingress, 64 B, batch {batch}, 1 queue(s)");
             let case =
@@ -154,6 +154,7 @@ fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
         };
         let runs = [14_000.0 / packet, 13_900.0 / packet, 14_100.0 / packet]
             .map(|value| serde_json::json!({ "value": value }));
+        let runs = &runs[..rates];
         let rate = serde_json::json!({
             "case": {
                 "section": "ring", "name": "guest->host, 64 B, 1 queue(s)", "unit": "Mpps",
@@ -164,8 +165,9 @@ fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
         let file = serde_json::json!({ "series": [case(1.0), case(64.0), rate] });
         std::fs::write(dir.path().join(name), file.to_string()).expect("it has room");
     };
-    write("before.json", 350.0);
-    write("after.json", 250.0);
+    write("before.json", 350.0, 3);
+    write("after.json", 250.0, 3);
+    write("once.json", 250.0, 1);
     let before = dir.path().join("before.json");
     let words = ["cost", before.to_str().expect("a plain name")];
     // 400 to 300 instructions in a batch of 8.
@@ -177,6 +179,9 @@ fn a_change_of_code_is_shown_by_its_counts_of_instructions() {
     assert!(!of_sleeper.contains(" to 300"), "{of_sleeper}");
     // The rates were 40 and 56: more than fewer instructions explain.
     assert!(text.contains("+40.0 % (") && text.contains("more than predicted"), "{text}");
+    // One rate alone does not say how certain it is.
+    let once = said(&words, &dir.path().join("once.json"));
+    assert!(once.contains("+40.0 %") && !once.contains("predicted"), "{once}");
     let json = said(&[words[0], "--json"], &before);
     let rows: Value = serde_json::from_str(&json).expect("JSON");
     let missing = ["change", "measured", "says"].map(|name| rows[0][name].is_null());

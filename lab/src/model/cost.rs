@@ -57,7 +57,8 @@ impl Row {
         let both = after.filter(|after| before.knows(&load) && after.knows(&load));
         let change = both.map(|after| Change::of(before, &after, &load));
         let measured = new.gain(old, path, u32::from(args.frame));
-        let says = change.zip(measured).map(|(change, measured)| change.agrees(&measured));
+        let certain = measured.filter(|it| it.interval.is_some());
+        let says = change.zip(certain).map(|(change, measured)| change.agrees(&measured));
         Row { path: path.clone(), before: *before, after, change, measured, says }
     }
 
