@@ -87,6 +87,9 @@ fn one_queue_that_fills_the_line_with_many_flows_leaves_few_a_range() {
     let near = Fit::of(&Data { is_delay_known: true, ..data }).expect("one queue");
     let one = of(&near, 1).throughput;
     assert!(one.value.is_some() && one.low > 7e9 && one.low < 8e9, "{one:?}");
+    // Of two queues nothing is known but that they carry no less than one.
+    let two = near.predict(8, 2, Placed::Random).throughput;
+    assert!(two.value.is_some() && two.low < 8e9 && two.low > one.low, "{two:?}");
     // A flow that fills the line by itself shows no delay either.
     let mut both = measured(&[(1, 1), (1, 8)], 0.0);
     both.points.iter_mut().for_each(|point| point.bps = 9.3e9);

@@ -147,8 +147,8 @@ pub(super) fn slow(
     }
 }
 
-/// What fits with the least capacity of a queue that no point excludes, where one queue fills what
-/// is shared: with few flows it carries less than one that waits for nothing.
+/// What fits with the least capacity of a queue that no point excludes, and then the most
+/// contention, where one queue fills what is shared: few flows get less of these than of a line.
 pub(super) fn narrow(data: &Data, base: &Point, solved: &Solved) -> Option<Parameters> {
     if solved.capacity != Capacity::FillsShared {
         return None;
@@ -156,7 +156,10 @@ pub(super) fn narrow(data: &Data, base: &Point, solved: &Solved) -> Option<Param
     let reached = reached(data, &solved.best);
     let of = |queue_bps| Parameters { queue_bps, ..solved.best };
     let exceeds = |queue_bps| -lack(&of(queue_bps), NEARLY, &reached);
-    Some(of(root(base.bps, solved.best.queue_bps, exceeds)))
+    let narrow = of(root(base.bps, solved.best.queue_bps, exceeds));
+    let several = || reached.iter().filter(|it| it.busy_most() > 1);
+    let lock = |serial| Parameters { contention: Contention { serial, pairwise: 0.0 }, ..narrow };
+    Some(lock(root(0.0, SERIAL_MAX, |serial| lack(&lock(serial), NEARLY, several()))))
 }
 
 /// The points, none above what fits best.
