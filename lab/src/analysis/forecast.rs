@@ -168,7 +168,8 @@ fn check(table: &Table) -> Result<(), String> {
         return Err(format!("`{field}` says something of a `line`, which is missing"));
     }
     check_cpus("cpus", &table.cpus)?;
-    let place = |it: &Row| (it.queues, it.flows, it.placement.unwrap_or(Placement::Random));
+    let by = |it: &Row| placed(it.placement.unwrap_or(Placement::Random));
+    let place = |it: &Row| (it.queues, it.flows, by(it));
     let is_used = |name: &String| table.point.iter().any(|row| row.cpus_used.contains_key(name));
     if let Some(name) = table.cpus.keys().find(|name| !is_used(name)) {
         return Err(format!("`cpus.{name}`: no point has `cpus-used.{name}`"));
@@ -537,6 +538,8 @@ mod tests {
         assert!(wide.contains("`interval = 7.00 Gbit/s`"), "{wide}");
         let twice = fault(&TABLE.replace("queues = 2", "queues = 1"));
         assert!(twice.contains("two points have `queues = 1` and `flows = 6`"), "{twice}");
+        let strata = TABLE.replace("queues = 2", "queues = 1\nplacement = 'stratified'");
+        assert!(fault(&strata).contains("two points have `queues = 1`"), "strata are by chance");
         let no_line = fault(&TABLE.replace("line = '10Gbit/s'\n", ""));
         assert!(no_line.contains("`tunnel`") && no_line.contains("`line`"), "{no_line}");
         for mtu in ["102B", "65536B"] {
