@@ -160,6 +160,21 @@ fn few_flows_on_a_long_path_may_stand_for_a_slow_queue() {
 }
 
 #[test]
+fn flows_that_nearly_fill_a_queue_show_no_delay() {
+    // Four carry a percent less than eight, which may be noise.
+    let mut data = measured(&[(1, 4), (1, 8), (2, 8)], 0.0);
+    for (point, gbps) in data.points.iter_mut().zip([6.2, 6.25, 9.0]) {
+        point.bps = gbps * 1e9;
+    }
+    let fit = Fit::of(&data).expect("one queue is enough");
+    let one = fit.predict(1, 1, Placed::Random);
+    assert_eq!(one.throughput.value, None, "{one:?}");
+    assert!(one.throughput.low < 3e9 && one.throughput.high > 6e9, "{one:?}");
+    let run = one.missing.and_then(|it| it.missing).expect("the delay is unknown");
+    assert_eq!(run, "1 queue with 1 flow");
+}
+
+#[test]
 fn points_that_fill_the_line_bound_contention() {
     // The published study.
     let mut data = measured(&[(1, 8), (4, 8), (8, 8)], 0.0);

@@ -1,5 +1,7 @@
 //! How parameters are found in points, and what the points leave open.
 
+use std::collections::BTreeSet;
+
 use ringway_stats::float;
 
 use super::{
@@ -37,7 +39,9 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
         let (possible, capacity) = (Vec::new(), Capacity::FillsShared);
         return Solved { best, possible, other_form: None, capacity, shows_delay, numbers: 0 };
     }
-    let best = calibrated(data, base, start);
+    let usual = calibrated(base, start);
+    let delayed = delayed(data, base, usual);
+    let best = delayed.unwrap_or(usual);
     // A queue that could do more must be able to show it.
     let alone = Parameters { shared_bps: f64::INFINITY, ..best };
     let twice = Parameters { queue_bps: best.queue_bps * 2.0, ..alone };
@@ -55,9 +59,7 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
             |serial: f64| misses(&law(Contention { serial, pairwise }), &several).sum::<f64>();
         Contention { serial: root(0.0, SEARCH_MAX, |serial| -miss(serial)), pairwise }
     };
-    let mut numbers: Vec<usize> = several.iter().map(|point| point.busy_most()).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
+    let numbers: BTreeSet<usize> = several.iter().map(|point| point.busy_most()).collect();
     let (contention, mut possible, other_form) = match numbers.len() {
         0 => {
             // Points that fill what is shared bound contention from above.
@@ -87,7 +89,7 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
     if capacity == Capacity::InWindows {
         possible.push(Parameters { queue_bps: f64::INFINITY, ..best });
     }
-    let shows_delay = capacity == Capacity::Known && few(data, base).is_some();
+    let shows_delay = capacity == Capacity::Known && delayed.is_some();
     Solved { best, possible, other_form, capacity, shows_delay, numbers }
 }
 
@@ -139,7 +141,7 @@ pub(super) fn slow(
         Capacity::Known => {
             let start = Parameters { contention: Contention::default(), ..solved.best };
             let reached = reached(data, &start);
-            let calibrated = |delay| calibrated(data, base, with(&start, delay));
+            let calibrated = |delay| calibrated(base, with(&start, delay));
             let lacks = |delay| lack(&calibrated(delay), NEARLY, &reached);
             let window = with(&start, last_below(start.window.delay, longest, lacks)).window;
             Some(solve(&Data { window, ..data.clone() }, base, stations).best)
@@ -184,18 +186,26 @@ fn longest(point: &Point, window: Window) -> f64 {
     float(point.flows) * window.bytes * 8.0 / point.bps
 }
 
-/// The capacity of a queue, and the delay of a flow where a point with one queue and few flows
-/// shows it: with each delay goes one capacity.
-fn calibrated(data: &Data, base: &Point, start: Parameters) -> Parameters {
-    let of = |it: &Parameters, point: &Point| it.over(&point.splits).mean_bps;
-    let with = |delay| {
-        let it = Parameters { window: Window { delay, ..start.window }, ..start };
-        let miss = |queue_bps| of(&Parameters { queue_bps, ..it }, base) - base.bps;
-        Parameters { queue_bps: root(base.bps, base.bps * AMPLE, miss), ..it }
-    };
-    let Some(few) = few(data, base) else { return with(start.window.delay) };
-    let miss = |delay| few.bps - of(&with(delay), few);
-    with(root(0.0, longest(few, start.window), miss))
+/// The capacity of a queue that fits with the delay of a flow.
+fn calibrated(base: &Point, start: Parameters) -> Parameters {
+    let of = |queue_bps| Parameters { queue_bps, ..start };
+    let miss = |queue_bps| of(queue_bps).over(&base.splits).mean_bps - base.bps;
+    of(root(base.bps, base.bps * AMPLE, miss))
+}
+
+/// What fits with the delay that a point with few flows on one queue shows: one flow alone does,
+/// and more where they clearly do not carry what they would with the usual delay. Else a little
+/// noise would be a long delay.
+fn delayed(data: &Data, base: &Point, usual: Parameters) -> Option<Parameters> {
+    let few = few(data, base)?;
+    let of = |it: &Parameters| it.over(&few.splits).mean_bps;
+    if few.flows > 1 && (few.bps / of(&usual) - 1.0).abs() <= MISS_MAX {
+        return None;
+    }
+    let window = |delay| Window { delay, ..usual.window };
+    let with = |delay| calibrated(base, Parameters { window: window(delay), ..usual });
+    let miss = |delay| few.bps - of(&with(delay));
+    Some(with(root(0.0, longest(few, usual.window), miss)))
 }
 
 /// The point with the fewest flows, all on one queue, if it has fewer than the base.
