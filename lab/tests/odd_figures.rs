@@ -244,6 +244,26 @@ fn what_two_machines_use_is_not_one_station_and_steal_is_none_of_them() {
 }
 
 #[test]
+fn cpus_of_which_a_part_was_not_measured_are_not_all() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let study = shipped("transmit").expect("it is shipped").quick();
+    model::fill(dir.path(), &study, &model::host(64), 1, 1.0);
+    let mut records = Records::read(dir.path()).expect("good records");
+    let is_alone = |cell: &Cell| cell.number("queues") == Some(1);
+    records.runs.iter_mut().filter(|run| is_alone(&run.cell)).for_each(|run| {
+        run.cpu.netback = None;
+    });
+    let data = forecast::of_records(&records, &Cell::default()).expect("good cells");
+    for point in &data.points {
+        assert_eq!(point.cpus_used.contains_key("all CPUs"), point.queues > 1, "{point:?}");
+    }
+    let fit = Fit::of(&data).expect("it has one queue");
+    let (_, used) = fit.used(1e9).find(|(it, _)| it.name == "all CPUs").expect("of more queues");
+    let (_, part) = fit.used(1e9).find(|(it, _)| it.name == "guest system").expect("of all");
+    assert!(used > 0.0 && part > 0.0);
+}
+
+#[test]
 fn counts_of_other_paths_are_not_compared() {
     let dir = tempfile::tempdir().expect("a directory");
     let write = |path: &str| {

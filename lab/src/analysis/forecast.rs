@@ -296,7 +296,12 @@ fn rest(cell: &Cell) -> Cell {
 /// The data of some cells that differ only in what the model knows; `None` without any.
 fn data(records: &Records, cells: &[&CellSummary]) -> Option<Data> {
     let setup = Setup::of(&records.study, &cells.first()?.cell).ok()?;
-    let points: Vec<Point> = cells.iter().filter_map(|cell| point(records, cell)).collect();
+    let mut points: Vec<Point> = cells.iter().filter_map(|cell| point(records, cell)).collect();
+    // A sum without one of its parts would be too small.
+    let stations = points.iter().map(|it| it.cpus_used.len()).max().unwrap_or(0);
+    for point in points.iter_mut().filter(|it| it.cpus_used.len() < stations) {
+        point.cpus_used.remove(ALL_CPUS);
+    }
     let is_shared = records.study.topology.kind.has_router();
     let acks = if is_shared && setup.encapsulation != Encapsulation::None { ACKS } else { 0.0 };
     let (mtu, tunnel) = (f64::from(setup.mtu), tunnel(setup.encapsulation));
