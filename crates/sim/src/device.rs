@@ -7,13 +7,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, Ends, Frame, FrameBatch, FramePool, FrameQueue, MacAddr,
-    OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueDown, QueueTraits,
-    SMALL_LEN, Woken, segment,
+    OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueTraits, Result,
+    SMALL_LEN, Wakers, Woken, segment,
 };
 
 use crate::canary::Canary;
@@ -131,7 +132,7 @@ impl Kernel {
     }
 
     /// Whether calls for its queues succeed.
-    fn check(&self) -> Result<(), QueueDown> {
+    fn check(&self) -> Result {
         match self.is_cut {
             true => Err(io::Error::other("the device was deleted").into()),
             false => Ok(()),
@@ -373,12 +374,7 @@ impl DeviceQueue {
 }
 
 impl PortQueue for DeviceQueue {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.check()?;
         let Some(queue) = kernel.queues.get_mut(self.number) else { return Ok(()) };
@@ -416,11 +412,11 @@ impl PortQueue for DeviceQueue {
         Ok(())
     }
 
-    fn settle(&mut self, _: &mut FramePool) -> Result<(), QueueDown> {
+    fn settle(&mut self, _: &mut FramePool) -> Result {
         Ok(())
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.check()?;
         let Some(queue) = kernel.queues.get_mut(self.number) else { return Ok(()) };
@@ -442,11 +438,11 @@ impl PortQueue for DeviceQueue {
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing })
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, _: Woken) -> Result {
         Ok(())
     }
 
@@ -462,6 +458,11 @@ impl PortQueue for DeviceQueue {
     fn room_for(&mut self, _: usize) -> Option<usize> {
         None
     }
+}
+
+/// The world asks it for its event, without a descriptor.
+impl Wakers for DeviceQueue {
+    fn wakers(&self, _: &mut dyn FnMut(BorrowedFd<'_>)) {}
 }
 
 fn copied(frame: &Frame, mut buffer: Frame) -> Frame {

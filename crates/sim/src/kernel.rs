@@ -23,25 +23,28 @@ const QUEUES_MAX: u16 = 256;
 /// A kernel. Clones are handles of one.
 pub struct SimKernel<W: Wire>(Rc<RefCell<State<W>>>);
 
-/// What frames of a TAP device pass through. Clones are handles of one.
+/// What frames of a TAP device pass through; one without frames has only queues. Clones are handles
+/// of one.
 pub trait Wire: Clone {
     /// A queue, at the side of the process that has opened the device.
     type Queue;
 
     /// A process has opened the device, or enables another number of queues.
-    fn enable(&self, queues: u16);
+    fn enable(&self, _queues: u16) {}
 
     /// Whether there is anything at the far end.
-    fn connect(&self, is_connected: bool);
+    fn connect(&self, _is_connected: bool) {}
 
     /// The device was deleted.
-    fn cut(&self);
+    fn cut(&self) {}
 
     /// Whether what is marked valid leaves with its checksum.
-    fn set_plain(&self, is_plain: bool);
+    fn set_plain(&self, _is_plain: bool) {}
 
     /// Why it refuses another number of queues, if it does.
-    fn take_refusal(&self) -> Option<io::Error>;
+    fn take_refusal(&self) -> Option<io::Error> {
+        None
+    }
 
     /// The enabled queues.
     fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<Self::Queue>;
@@ -50,18 +53,6 @@ pub trait Wire: Clone {
 /// Without frames.
 impl Wire for () {
     type Queue = ();
-
-    fn enable(&self, _: u16) {}
-
-    fn connect(&self, _: bool) {}
-
-    fn cut(&self) {}
-
-    fn set_plain(&self, _: bool) {}
-
-    fn take_refusal(&self) -> Option<io::Error> {
-        None
-    }
 
     fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<()> {
         vec![(); counters.len()]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, Frame, FrameBatch, FramePool, FrameQueue, PeerProgress, Pending, PortQueue,
-    QueueCounters, QueueDown, QueueTraits, Wakers, Woken,
+    QueueCounters, QueueTraits, Result, Wakers, Woken, queue_of_variants,
 };
 use ringway_loopback::LoopbackEvent;
 use ringway_netback::{MulticastControl, VifQueue};
@@ -23,7 +23,7 @@ use crate::witness::{ShownRings, WatchedMemory};
 /// queries the machine for pending [`events`](Port::events), the device for its own, and the
 /// descriptors of a virtio guest.
 pub(crate) struct Port {
-    queue: Queue,
+    queue: Queue<Vif>,
     pub(crate) events: Vec<EvtchnPort>,
     /// Its owner, and where it counts; `None` for a hostile guest.
     owner: Option<(Owner, Ledger)>,
@@ -41,15 +41,19 @@ pub(crate) struct Port {
 /// What the orders of a guest of Xen change.
 pub(crate) type Multicast = Option<Arc<MulticastControl>>;
 
-enum Queue {
-    Vif(Box<VifQueue<WatchedMemory, LoopbackEvent>>),
+type Vif = VifQueue<WatchedMemory, LoopbackEvent>;
+
+enum Queue<V> {
+    Vif(Box<V>),
     Pair(Box<QueuePair>),
     Device(DeviceQueue),
 }
 
+queue_of_variants!(Queue<V> { Vif, Pair, Device });
+
 impl Port {
     pub(crate) fn of_vif(
-        (queue, multicast): (VifQueue<WatchedMemory, LoopbackEvent>, Multicast),
+        (queue, multicast): (Vif, Multicast),
         counters: Arc<QueueCounters>,
         events: Vec<EvtchnPort>,
         owner: Option<(Owner, Ledger)>,
@@ -70,7 +74,7 @@ impl Port {
     }
 
     fn new(
-        queue: Queue,
+        queue: Queue<Vif>,
         counters: Arc<QueueCounters>,
         owner: Option<(Owner, Ledger)>,
         canary: Option<Canary>,
@@ -110,18 +114,9 @@ impl From<DeviceQueue> for Port {
 }
 
 impl PortQueue for Port {
-    fn ingress(
-        &mut self,
-        budget: Budget,
-        pool: &mut FramePool,
-        into: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, budget: Budget, pool: &mut FramePool, into: &mut FrameBatch) -> Result {
         let before = into.len();
-        let taken = match &mut self.queue {
-            Queue::Vif(queue) => queue.ingress(budget, pool, into),
-            Queue::Pair(queue) => queue.ingress(budget, pool, into),
-            Queue::Device(queue) => queue.ingress(budget, pool, into),
-        };
+        let taken = self.queue.ingress(budget, pool, into);
         if let Some((owner, ledger)) = &self.owner {
             into[before..].iter().for_each(|frame| ledger.enter(*owner, frame));
         }
@@ -154,15 +149,11 @@ impl PortQueue for Port {
         taken
     }
 
-    fn settle(&mut self, pool: &mut FramePool) -> Result<(), QueueDown> {
-        match &mut self.queue {
-            Queue::Vif(queue) => queue.settle(pool),
-            Queue::Pair(queue) => queue.settle(pool),
-            Queue::Device(queue) => queue.settle(pool),
-        }
+    fn settle(&mut self, pool: &mut FramePool) -> Result {
+        self.queue.settle(pool)
     }
 
-    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, from: &mut FrameQueue, pool: &mut FramePool) -> Result {
         if self.canary == Some(Canary::ChangedByte) {
             let last = from.front_mut().and_then(|frame| frame.bytes_mut().last_mut());
             last.into_iter().for_each(|byte| *byte ^= 1);
@@ -173,11 +164,7 @@ impl PortQueue for Port {
             // A call takes no more than a ring has slots for, or drops all that there is.
             self.leaving.extend(from.iter().map(|frame| Share::of(frame.bytes())));
         }
-        let sent = match &mut self.queue {
-            Queue::Vif(queue) => queue.egress(from, pool),
-            Queue::Pair(queue) => queue.egress(from, pool),
-            Queue::Device(queue) => queue.egress(from, pool),
-        };
+        let sent = self.queue.egress(from, pool);
         if let Some((owner, ledger)) = &self.owner {
             let count = before - from.len();
             self.leaving.drain(..).take(count).flatten().for_each(|it| ledger.leave(*owner, it));
@@ -185,28 +172,16 @@ impl PortQueue for Port {
         sent
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
-        match &mut self.queue {
-            Queue::Vif(queue) => queue.arm(),
-            Queue::Pair(queue) => queue.arm(),
-            Queue::Device(queue) => queue.arm(),
-        }
+    fn arm(&mut self) -> Result<Pending> {
+        self.queue.arm()
     }
 
-    fn woken(&mut self, by: Woken) -> Result<(), QueueDown> {
-        match &mut self.queue {
-            Queue::Vif(queue) => queue.woken(by),
-            Queue::Pair(queue) => queue.woken(by),
-            Queue::Device(queue) => queue.woken(by),
-        }
+    fn woken(&mut self, by: Woken) -> Result {
+        self.queue.woken(by)
     }
 
     fn describe(&self) -> QueueTraits {
-        match &self.queue {
-            Queue::Vif(queue) => queue.describe(),
-            Queue::Pair(queue) => queue.describe(),
-            Queue::Device(queue) => queue.describe(),
-        }
+        self.queue.describe()
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
@@ -214,11 +189,7 @@ impl PortQueue for Port {
     }
 
     fn peer_progress(&mut self) -> Option<PeerProgress> {
-        let progress = match &mut self.queue {
-            Queue::Vif(queue) => queue.peer_progress(),
-            Queue::Pair(queue) => queue.peer_progress(),
-            Queue::Device(queue) => queue.peer_progress(),
-        }?;
+        let progress = self.queue.peer_progress()?;
         match self.canary {
             Some(Canary::HastyBucket) => Some(PeerProgress::new(progress.mark(), 1, 1)),
             _ => Some(progress),
@@ -228,11 +199,7 @@ impl PortQueue for Port {
 
 impl Wakers for Port {
     fn wakers(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        match &self.queue {
-            Queue::Vif(queue) => queue.wakers(visit),
-            Queue::Pair(queue) => queue.wakers(visit),
-            Queue::Device(_) => {}
-        }
+        self.queue.wakers(visit);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ringway_calls::{BackendRequest, VifStatus};
 use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
-    QueueCounters, QueueDown, QueueTraits, VlanRules, Woken,
+    QueueCounters, QueueTraits, Result, VlanRules, Woken,
 };
 use ringway_engine::steps::{Command, Engines, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
@@ -34,28 +34,23 @@ use ringway_xenstore::{Client, LocalStore, LocalTransport, Quota};
 pub(crate) struct Silent;
 
 impl PortQueue for Silent {
-    fn ingress(
-        &mut self,
-        _: Budget,
-        _: &mut FramePool,
-        _: &mut FrameBatch,
-    ) -> Result<(), QueueDown> {
+    fn ingress(&mut self, _: Budget, _: &mut FramePool, _: &mut FrameBatch) -> Result {
         Ok(())
     }
 
-    fn settle(&mut self, _: &mut FramePool) -> Result<(), QueueDown> {
+    fn settle(&mut self, _: &mut FramePool) -> Result {
         Ok(())
     }
 
-    fn egress(&mut self, _: &mut FrameQueue, _: &mut FramePool) -> Result<(), QueueDown> {
+    fn egress(&mut self, _: &mut FrameQueue, _: &mut FramePool) -> Result {
         Ok(())
     }
 
-    fn arm(&mut self) -> Result<Pending, QueueDown> {
+    fn arm(&mut self) -> Result<Pending> {
         Ok(Pending::Nothing)
     }
 
-    fn woken(&mut self, _: Woken) -> Result<(), QueueDown> {
+    fn woken(&mut self, _: Woken) -> Result {
         Ok(())
     }
 
@@ -74,18 +69,6 @@ pub(crate) struct Cable;
 
 impl Wire for Cable {
     type Queue = Silent;
-
-    fn enable(&self, _: u16) {}
-
-    fn connect(&self, _: bool) {}
-
-    fn cut(&self) {}
-
-    fn set_plain(&self, _: bool) {}
-
-    fn take_refusal(&self) -> Option<io::Error> {
-        None
-    }
 
     fn queues(&self, counters: &[Arc<QueueCounters>]) -> Vec<Silent> {
         counters.iter().map(|_| Silent).collect()
