@@ -20,5 +20,5 @@ pub use pool::{OnPanic, WORKERS_MAX, Workers, WorkersConfig};
 pub use ringway_engine::steps::Attachment;
 pub use ringway_engine::{
     Capture, CapturedFrame, Credit, Failure, Forwarding, Limits, Passage, Stations, Weight,
-    egress_credit, gauge, segment_credit,
+    egress_credit, segment_credit,
 };

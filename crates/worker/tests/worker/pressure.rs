@@ -1,18 +1,15 @@
-//! What full queues do to their senders: they hold them while they drain, and release them when
-//! they stall.
+//! What full queues do to their senders between threads: they wake them, and each copy of a frame
+//! arrives or is counted.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use ringway_datapath::QueueCounters;
 use ringway_switch::PortId;
-use ringway_worker::gauge::LOW;
 use ringway_worker::{Forwarding, Policy, Workers};
 
-use crate::double::{
-    EVERYONE, LEN_MIN, PATIENCE, Peer, Scripted, TestPort, attachment_counting, config, port,
-};
-use crate::order::{learn, switch};
+use crate::double::{EVERYONE, PATIENCE, Peer, TestPort, attachment_counting, config, port};
+use crate::order::switch;
 
 fn attach(workers: &mut Workers<TestPort>, id: u16, to: u16) -> (Peer, Arc<QueueCounters>) {
     let (queue, peer) = port();
@@ -24,25 +21,6 @@ fn attach(workers: &mut Workers<TestPort>, id: u16, to: u16) -> (Peer, Arc<Queue
 
 fn dropped(counters: &QueueCounters) -> u64 {
     counters.dropped.snapshot().map(|(_, count)| count).sum()
-}
-
-#[test]
-fn many_sources_of_a_slow_queue_are_held_and_nothing_is_lost() {
-    // In each case: 60 sources, some of which share the sink's worker, and a sink with room for a
-    // few frames per poll.
-    for (workers, room) in [(1, 5), (2, 5), (3, 64), (2, 1)] {
-        let mut workers = Workers::start(config(workers, Policy::Static)).expect("threads");
-        let (sink, sink_drops) = attach(&mut workers, 100, 1);
-        sink.far().room_per_poll = room;
-        let sources: Vec<_> = (1..=60).map(|id| attach(&mut workers, id, 100)).collect();
-        for (flow, (source, _)) in (0..).zip(&sources) {
-            source.send_flow(1, 100, flow, 0, 300);
-        }
-        sink.wait_until("all frames", |far| far.received == 60 * 300);
-        assert_eq!(sink.far().reordered, 0);
-        assert_eq!(dropped(&sink_drops), 0);
-        assert!(sources.iter().all(|(_, counters)| dropped(counters) == 0));
-    }
 }
 
 #[test]
@@ -66,59 +44,6 @@ fn a_queue_that_drains_in_bursts_wakes_its_sources() {
     }
     assert_eq!(sink.far().reordered, 0);
     assert_eq!(dropped(&source_drops), 0);
-}
-
-#[test]
-fn sources_of_a_stalled_queue_continue_to_other_queues() {
-    for count in [1, 2, 3] {
-        let mut workers = Workers::start(config(count, Policy::Static)).expect("threads");
-        // One source on a worker of its own, and one at each sink, all with both destinations.
-        let switch = switch(1);
-        for number in 1..=3 {
-            learn(&switch, number);
-        }
-        let forwarding = Forwarding::Switch(switch);
-        let mut stations = Vec::new();
-        for number in 1..=3_u16 {
-            let (queue, peer) = port();
-            let counters: Arc<QueueCounters> = Arc::default();
-            let queue = attachment_counting(queue, &counters);
-            workers.attach(PortId(number), &forwarding, vec![queue]).expect("attached");
-            stations.push((peer, counters));
-        }
-        let [(source, _), (still, still_drops), (good, good_drops)] = &stations[..] else {
-            unreachable!("three were attached")
-        };
-        still.stop_draining();
-        let frames = 5000;
-        source.send((0..frames).flat_map(|sequence| {
-            [2, 3].map(|to| Scripted { to, from: 1, flow: to.into(), sequence, len: LEN_MIN })
-        }));
-        // A worker that gets no CPU for a while is like a queue that stands still, and loses some.
-        good.wait_until("all frames of the good one", |far| {
-            far.received + dropped(good_drops) == frames.into()
-        });
-        let low = u64::try_from(LOW.frames).unwrap();
-        assert!(good.far().received >= low, "it gets no more than one that stands still");
-        let deadline = Instant::now() + PATIENCE;
-        while u64::from(frames) - dropped(still_drops) >= low {
-            assert!(Instant::now() < deadline, "more is kept for a queue that stands still");
-            std::thread::yield_now();
-        }
-
-        // It drains again: the kept frames come first, and then new ones, without another loss.
-        still.grant(usize::MAX);
-        still.wait_until("what was kept", |far| {
-            far.received + dropped(still_drops) == frames.into()
-        });
-        let kept = still.far().received;
-        assert!(0 < kept && kept < low, "{kept} frames were kept");
-        let before = dropped(still_drops);
-        source.send_flow(1, 2, 2, frames, 1000);
-        still.wait_until("new frames", |far| far.received == kept + 1000);
-        assert_eq!(dropped(still_drops), before);
-        assert_eq!(still.far().reordered, 0);
-    }
 }
 
 #[test]
