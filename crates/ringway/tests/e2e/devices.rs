@@ -5,10 +5,8 @@ use std::process::{Command, Stdio};
 
 use ringway_e2e::host::{Host, Running, SOON, describe, pair, ringway, send, start_time};
 use ringway_e2e::shared_turn;
-use ringway_e2e::virtio_guest::{Maker, guest_of};
+use ringway_e2e::virtio_guest::{Maker, guest_of, kill_backend};
 use rustix::process::Signal;
-
-use crate::toolstack::end_backend;
 
 /// What runs a tool in the network namespace of a process.
 pub(crate) fn beside(pid: u32) -> Command {
@@ -142,6 +140,12 @@ fn an_uplink_is_what_the_administrator_made_of_it_after_a_kill_of_its_process() 
     }
 }
 
+/// Kills the backend, and waits until the one in its place replies.
+fn replace_backend(host: &Host) {
+    kill_backend(host);
+    host.wait("the backend to reply", SOON, Host::backend);
+}
+
 /// A guest of Xen and vifs of virtio on a bridge.
 fn on_bridge(place: &tempfile::TempDir, vhosts: &[&str]) -> String {
     let mut text = describe("max-queues = 2", &[("a", "", "bridge = 'br7'")])
@@ -186,7 +190,7 @@ fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
     }
     host.ping("a", "10.77.0.254");
     let before = names.map(|name| shown(pid, name));
-    end_backend(&host, Signal::KILL, || {});
+    replace_backend(&host);
     for (name, before) in names.iter().zip(&before) {
         assert!(before.contains("isolated on") && before.contains("learning off"), "{before}");
         wait_as_before(&host, name, before);
@@ -205,7 +209,7 @@ fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
     for _ in 0..2 {
         assert_eq!(attached_to(&host, "vm1").as_deref(), Some("br8"));
         assert_eq!(attached_to(&host, "vif1.0").as_deref(), Some("vif1.0"));
-        end_backend(&host, Signal::KILL, || {});
+        replace_backend(&host);
     }
     host.wait("the log", SOON, |host| {
         (host.log_count("is not on bridge br7, and stays where it was put") >= 4).then_some(())
@@ -222,7 +226,7 @@ fn a_device_on_a_bridge_is_what_the_administrator_made_of_it_after_a_kill() {
     assert!(tool(pid, "ip link show vm2").is_none() && host.vif("vm2").is_none());
     host.text(&add);
     assert!(ok("ip link show vm2").contains("mtu 2000"));
-    end_backend(&host, Signal::KILL, || {});
+    replace_backend(&host);
     ok("ip link show vm2");
     host.text(&["vif", "remove", "vm2"]);
     assert!(tool(pid, "ip link show vm2").is_none());

@@ -1,14 +1,11 @@
 //! The life of a vif under a stock toolstack: its hotplug script, its limits, its removal. The test
 //! acts as the toolstack and its script.
 
-use std::time::Instant;
-
-use ringway_e2e::host::{Host, Member, SOON, describe, pair, send, start_time};
+use ringway_e2e::host::{Host, SOON, describe, pair};
 use ringway_e2e::traffic::{Carried, Iperf, UNTIL_STOPPED};
 use ringway_e2e::{measured_turn, shared_turn};
 use ringway_xenbus::Vif;
 use ringway_xenstore::DomId;
-use rustix::process::Signal;
 
 use crate::devices::tool;
 use crate::hostile::Hostile;
@@ -110,95 +107,6 @@ fn a_guest_is_connected_after_its_script_has_placed_the_device() {
     }
 }
 
-/// As `vif-bridge` does for `vifname=`: the device appears as `vifD.H`, and is renamed.
-#[test]
-fn a_device_that_a_script_has_renamed_is_found_by_its_note() {
-    let Some(_turn) = shared_turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
-    let host = Host::start(&pair());
-    ip_ok(&host, "link add xenbr0 type bridge");
-    ip_ok(&host, "link set xenbr0 up");
-    write(&host, VIF_A, "vifname", "web0");
-    hand_to_script_with(&host, VIF_A, |host| {
-        ip_ok(host, "link set vif1.0 name web0");
-        "web0".to_owned()
-    });
-    let vif_b = Vif { frontend: DomId(2), ..VIF_A };
-    // An administrator renames this one, without a change in XenStore.
-    hand_to_script_with(&host, vif_b, |host| {
-        ip_ok(host, "link set vif2.0 name other0");
-        "other0".to_owned()
-    });
-    let index = |name: &str| {
-        let link = ip_ok(&host, &format!("-o link show {name}"));
-        link.split(':').next().map(str::to_owned)
-    };
-    let before = [index("web0"), index("other0")];
-    let ping = || {
-        host.wait("both to be connected", SOON, |host| {
-            let vifs = host.vifs();
-            (vifs.len() == 2 && vifs.iter().all(|vif| vif.state == "Connected")).then_some(())
-        });
-        host.ping("a", "10.77.0.2");
-    };
-    ping();
-    for signal in [Signal::KILL, Signal::TERM] {
-        end_backend(&host, signal, || {});
-        ping();
-        assert_eq!([index("web0"), index("other0")], before);
-        assert!(ip(&host, "link show vif1.0").is_none(), "a second device");
-        assert!(ip(&host, "link show vif2.0").is_none(), "a second device");
-    }
-    // An interface without a note belongs to no vif, whatever its name is.
-    ip_ok(&host, "link set web0 alias mine");
-    end_backend(&host, Signal::KILL, || {});
-    host.wait("another device", SOON, |host| ip(host, "link show vif1.0"));
-    let log = host.log();
-    assert!(log.contains("no hotplug script runs for it") && log.contains("ifalias"), "{log}");
-    assert_eq!([index("web0"), index("other0")], before);
-
-    for (vif, name) in [(VIF_A, "vif1.0"), (vif_b, "other0")] {
-        write(&host, vif, "online", "0");
-        write(&host, vif, "state", "5");
-        wait_state(&host, vif, "6");
-        let is_gone = |host: &Host| ip(host, &format!("link show {name}")).is_none();
-        host.wait("the device to go", SOON, |host| is_gone(host).then_some(()));
-    }
-    assert!(ip(&host, "link show web0").is_some(), "it is not ours any more");
-}
-
-#[test]
-fn a_destroyed_guest_and_a_failed_script_end_closed() {
-    let Some(_turn) = shared_turn(&["nsenter", "ip", "xenstore-read"]) else { return };
-    for settings in EACH {
-        let host = Host::start(&describe(settings, &[]));
-        let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
-        let vif = guest.vif();
-        guest.publish(&[]);
-        write(&host, vif, "hotplug-status", "connected");
-        wait_state(&host, vif, "4");
-        // `xl destroy`: the guest's directory is removed first.
-        host.store().remove(&vif.frontend_dir()).expect("removed");
-        wait_state(&host, vif, "6");
-        assert_eq!(host.vif(&guest.name()).expect("listed").queues.len(), 0);
-        remove(&host, vif);
-        let name = guest.name();
-        host.wait("the device to go", SOON, |host| {
-            ip(host, &format!("link show {name}")).is_none().then_some(())
-        });
-
-        let mut guest = Hostile::with_keys(&host, &[SCRIPT]);
-        guest.publish(&[]);
-        let (vif, reason) = (guest.vif(), "bridge xenbr7 does not exist");
-        write(&host, vif, "hotplug-error", reason);
-        write(&host, vif, "hotplug-status", "error");
-        guest.expect_closed(&["hotplug script", reason]);
-        // Whichever it saw first, the guest's state or the script's: this guest never closes its
-        // end.
-        wait_state(&host, vif, "6");
-        remove(&host, vif);
-    }
-}
-
 /// Keys of a vif, and parts of the reason why it cannot be served.
 type Refused = (&'static [(&'static str, &'static str)], [&'static str; 2]);
 
@@ -239,96 +147,6 @@ fn a_vif_that_cannot_be_served_is_closed_with_its_reason_before_it_is_offered() 
     }
 }
 
-/// Gives the guest's vif a script, as a starting backend finds it, and acts as the script.
-fn hand_to_script(host: &Host, vif: Vif) {
-    hand_to_script_with(host, vif, |_| format!("vif{}.{}", vif.frontend, vif.handle));
-}
-
-/// Gives the guest's vif a script that first does something else with the device, and then
-/// continues under another name.
-fn hand_to_script_with(host: &Host, vif: Vif, begin: impl FnOnce(&Host) -> String) {
-    write(host, vif, SCRIPT.0, SCRIPT.1);
-    end_backend(host, Signal::KILL, || {});
-    let name = format!("vif{}.{}", vif.frontend, vif.handle);
-    host.wait("the device", SOON, |host| ip(host, &format!("link show {name}")));
-    let name = begin(host);
-    ip_ok(host, &format!("link set {name} master xenbr0"));
-    ip_ok(host, &format!("link set {name} up"));
-    write(host, vif, "hotplug-status", "connected");
-}
-
-/// Stops the backend, does something, and then lets the next backend start.
-pub(crate) fn end_backend(host: &Host, signal: Signal, meanwhile: impl FnOnce()) {
-    let backend = host.pid_of("backend");
-    host.signal(Signal::STOP);
-    send(backend, signal);
-    host.wait("the backend to end", SOON, |_| start_time(backend).is_none().then_some(()));
-    meanwhile();
-    host.signal(Signal::CONT);
-    host.wait("another backend", SOON, |host| {
-        let is_other = |member: &Member| member.name == "backend" && member.pid != backend;
-        host.members().iter().any(is_other).then_some(())
-    });
-    host.wait("the backend to reply", SOON, Host::backend);
-}
-
-#[test]
-fn a_device_on_a_bridge_outlives_a_killed_backend_but_not_its_vif() {
-    let Some(_turn) = shared_turn(&["nsenter", "ip", "ping", "xenstore-read"]) else { return };
-    let host = Host::start(&pair());
-    ip_ok(&host, "link add xenbr0 type bridge");
-    ip_ok(&host, "link set xenbr0 up");
-    let vif_b = Vif { frontend: DomId(2), ..VIF_A };
-    hand_to_script(&host, VIF_A);
-    hand_to_script(&host, vif_b);
-    let ping = || {
-        host.wait("both to be connected", SOON, |host| {
-            let vifs = host.vifs();
-            vifs.iter().all(|vif| vif.state == "Connected").then_some(())
-        });
-        host.ping("a", "10.77.0.2");
-    };
-    ping();
-    let before = ip_ok(&host, "-o link show vif1.0");
-    end_backend(&host, Signal::KILL, || {});
-    // The kernel reports NO-CARRIER until its queues are back.
-    let place =
-        |link: &str| link.split(' ').skip_while(|word| *word != "master").nth(1).map(str::to_owned);
-    let after = ip_ok(&host, "-o link show vif1.0");
-    assert_eq!(before.split(':').next(), after.split(':').next(), "the same device");
-    assert_eq!(place(&after).as_deref(), Some("xenbr0"), "{after}");
-    ping();
-    // With another number of queues.
-    host.text(&["guest", "set", "a", "queues", "1"]);
-    host.wait("one queue", SOON, |host| {
-        host.vif("vif1.0").filter(|vif| vif.queues.len() == 1 && vif.state == "Connected")
-    });
-    ping();
-    // An orderly stop, as for an upgrade: no guest loses its connection by that, either.
-    end_backend(&host, Signal::TERM, || {});
-    ping();
-
-    // A vif that is removed while no backend runs loses its device, and no other vif does.
-    end_backend(&host, Signal::KILL, || {
-        let mut store = host.store();
-        store.remove(&vif_b.backend_dir()).expect("removed");
-    });
-    host.wait("the device to go", SOON, |host| {
-        ip(host, "link show vif2.0").is_none().then_some(())
-    });
-    ip_ok(&host, "link show vif1.0");
-
-    // The next backend closes a vif that is being removed, because the toolstack waits for that.
-    end_backend(&host, Signal::KILL, || {
-        write(&host, VIF_A, "online", "0");
-        write(&host, VIF_A, "state", "5");
-    });
-    wait_state(&host, VIF_A, "6");
-    host.wait("the device to go", SOON, |host| {
-        ip(host, "link show vif1.0").is_none().then_some(())
-    });
-}
-
 #[test]
 fn a_guest_transmits_at_its_rate_even_after_a_change() {
     let Some(turn) = measured_turn(&["iperf3", "xenstore-read"]) else { return };
@@ -366,25 +184,5 @@ fn a_guest_transmits_at_its_rate_even_after_a_change() {
         assert!(seen > 160e6 || !turn.is_quiet, "{unlimited}: {seen}");
     }
     assert_eq!(host.log_count("banana"), 1, "{}", host.log());
-    host.ping("a", "10.77.0.2");
-}
-
-#[test]
-fn a_guest_that_cycles_through_the_states_does_not_fill_the_log() {
-    let Some(_turn) = shared_turn(&["ping", "xenstore-read"]) else { return };
-    let host = Host::start(&pair());
-    let started = Instant::now();
-    let mut guest = Hostile::new(&host);
-    for _ in 0..40 {
-        guest.connect();
-        for (guests, ours) in [("5", "5"), ("6", "6"), ("1", "2")] {
-            guest.set_state(guests);
-            wait_state(&host, guest.vif(), ours);
-        }
-    }
-    // 20 lines at once, and one more each 5 s.
-    let lines = host.log_count(&guest.name());
-    let most = 21 + started.elapsed().as_secs() / 5;
-    assert!((20..=most).contains(&u64::try_from(lines).expect("few")), "{lines} lines, not {most}");
     host.ping("a", "10.77.0.2");
 }
