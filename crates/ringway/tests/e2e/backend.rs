@@ -185,32 +185,6 @@ fn a_number_of_queues_that_is_not_offered_is_refused_and_changes_nothing() {
     wait_for_queues(1);
 }
 
-/// Like Linux's frontend, which connects only from `Initialising`.
-#[test]
-fn a_guest_that_would_not_reconnect_keeps_its_queues_with_another_limit_and_backend() {
-    let Some(_turn) = shared_turn(&["xenstore-read"]) else { return };
-    let host = Host::start(&pair());
-    let mut guest = Hostile::new(&host);
-    guest.connect();
-    let name = guest.name();
-    host.text(&["vif", "set", &name, "max-queues", "2"]);
-    let refused = host.verb(&["vif", "set", &name, "max-queues", "1", "--reconnect"]);
-    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && complaint.contains("--reconnect"), "{complaint}");
-    send(host.pid_of("backend"), Signal::KILL);
-    host.wait("the next backend to serve it", SOON, |host| {
-        host.event("backend-restarted")?;
-        host.vif(&name).filter(|vif| vif.queues.len() == 1)
-    });
-    assert_eq!(host.node(&guest.vif().backend_state()).as_deref(), Some("4"));
-    let vif = host.vif(&name).expect("it is served");
-    assert_eq!((vif.error, vif.max_queues), (None, 2), "the limit outlives the backend");
-    assert_eq!((vif.version.as_str(), vif.restarts), (env!("CARGO_PKG_VERSION"), 1));
-    let list = host.text(&["vif", "list"]);
-    assert!(list.lines().next().is_some_and(|head| head.contains("RESTARTS")), "{list}");
-    assert!(host.log_count("taken over from an earlier process") > 0);
-}
-
 #[test]
 fn a_guests_flows_go_to_the_queue_of_its_choice_also_after_the_backend_was_killed() {
     const CHOSEN: usize = 2;

@@ -8,13 +8,10 @@ use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, SOON, describe, wait_for};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
-use ringway_hostile::frame::ethernet;
 use ringway_hostile::guest::{Guest, Key};
 use ringway_hostile::queue::Prepared;
 use ringway_hostile::{Queue, Toolstack};
-use ringway_wire::netif::{
-    EXTRA_TYPE_MCAST_ADD, ExtraInfo, NETTXF_EXTRA_INFO, NETTXF_MORE_DATA, TX_RING_SLOTS,
-};
+use ringway_wire::netif::{NETTXF_MORE_DATA, TX_RING_SLOTS};
 use ringway_xenbus::Vif;
 
 /// Pages for what a frontend sends at once.
@@ -94,32 +91,6 @@ impl<'a> Hostile<'a> {
         }
         queue.publish_tx();
         wait_for("responses", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
-    }
-
-    /// Sends a number of frames of one slot each, from its own address, as
-    /// [`send_together`](Self::send_together) does.
-    pub(crate) fn send_frames(&mut self, count: usize, len: usize, to: MacAddr) {
-        // The local experimental type, which no kernel interprets.
-        let mut frame = ethernet(to, self.mac(), 0x88b5, &[]);
-        frame.resize(len, 0);
-        self.send_together(&vec![frame; count]);
-    }
-
-    /// Posts a page to receive into for each of its buffers.
-    pub(crate) fn post(&mut self) {
-        let queue = self.queue();
-        (0..BUFFERS).for_each(|buffer| queue.post(buffer));
-        queue.publish_rx();
-    }
-
-    /// Orders the frames of a group, and waits for the response.
-    pub(crate) fn order_group(&mut self, group: MacAddr) {
-        let queue = self.queue();
-        let request = queue.request(0, 0, 0, NETTXF_EXTRA_INFO);
-        queue.push_tx(request);
-        queue.push_tx(ExtraInfo::for_multicast(EXTRA_TYPE_MCAST_ADD, group.0));
-        queue.publish_tx();
-        wait_for("a response", SOON, || (queue.tx_room() == TX_RING_SLOTS).then_some(()));
     }
 
     /// Closes, and is ready to connect again with new rings.

@@ -1,13 +1,8 @@
 //! Limits of a vif as they are set and shown, and what its guest sees of them.
 
-use std::process::Stdio;
-
 use ringway_control::VifStatus;
-use ringway_datapath::MacAddr;
-use ringway_e2e::host::{Host, Running, SOON, pair};
+use ringway_e2e::host::{Host, SOON, pair};
 use ringway_e2e::shared_turn;
-
-use crate::hostile::Hostile;
 
 #[test]
 fn the_command_line_sets_and_shows_each_limit() {
@@ -113,51 +108,4 @@ fn a_guest_whose_toolstack_distrusts_the_backend_copies_all_frames() {
     host.text(&["guest", "set", "a", "queues", "1"]);
     host.wait("frames to be copied", SOON, |host| copies(host).filter(|copies| *copies));
     host.ping("a", "10.77.0.2");
-}
-
-#[test]
-fn what_a_limit_of_floods_drops_is_logged_once() {
-    let Some(_turn) = shared_turn(&[]) else { return };
-    let host = Host::start(&pair());
-    let mut guest = Hostile::new(&host);
-    guest.connect();
-    let name = guest.name();
-    host.text(&["vif", "set", &name, "broadcast-rate", "1"]);
-    host.wait("the limit", SOON, |host| {
-        (host.vif(&name)?.limits.broadcast.frames_per_second == Some(1)).then_some(())
-    });
-    guest.send_frames(40, 60, MacAddr::BROADCAST);
-    let line = "the guest floods more than its limits";
-    host.wait("a line", SOON, |host| (host.log_count(line) > 0).then_some(()));
-    assert_eq!(host.log_count(line), 1, "{}", host.log());
-    let dropped = host.vif(&name).expect("it is listed").queues[0].dropped.clone();
-    assert!(dropped.contains_key("broadcast_limit"), "{dropped:?}");
-    let list = host.text(&["vif", "list"]);
-    assert!(list.contains("broadcast_limit "), "{list}");
-}
-
-#[test]
-fn a_vif_says_what_its_queues_wait_for() {
-    let Some(_turn) = shared_turn(&["ping"]) else { return };
-    let host = Host::start(&pair());
-    let mut guest = Hostile::new(&host);
-    // It posts nothing, and the others' requests for addresses are broadcasts.
-    guest.connect();
-    let name = guest.name();
-    let mut ping = host.in_guest("a", &["ping", "-i", "0.2", "10.77.0.99"]);
-    let _ping = Running::start(ping.stdout(Stdio::null()));
-    let wait = |host: &Host| host.vif(&name)?.queues.first()?.rx_wait.clone();
-    let wait = host.wait("frames to wait", SOON, wait);
-    assert_eq!((wait.kind.as_str(), wait.at), ("no_buffers", None));
-    assert_eq!(wait.reason, "its guest posts no buffers");
-    let shown = host.text(&["vif", "show", &name]);
-    assert!(shown.contains("queue 0: frames to the guest wait for "), "{shown}");
-
-    // Who connects again and again has to wait, too.
-    let kind = host.wait("the guest to be too fast", SOON, |host| {
-        guest.disconnect();
-        guest.connect();
-        host.vif(&name)?.waits.first().map(|wait| wait.kind.clone())
-    });
-    assert_eq!(kind, "keys");
 }

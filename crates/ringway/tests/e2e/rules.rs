@@ -101,7 +101,7 @@ fn udp(src: MacAddr, source: Ipv4Addr, ports: [u16; 2]) -> Vec<u8> {
 }
 
 /// The dropped frames of a vif by reason, when one reason has this count.
-pub(crate) fn refused(host: &Host, vif: &str, reason: &str, frames: u64) -> BTreeMap<String, u64> {
+fn refused(host: &Host, vif: &str, reason: &str, frames: u64) -> BTreeMap<String, u64> {
     host.wait(&format!("{reason} to be counted"), SOON, |host| {
         let refused = host.vif(vif)?.refused;
         (refused.get(reason).is_some_and(|count| *count >= frames)).then_some(refused)

@@ -1,6 +1,5 @@
 //! The test's own guests behind vhost-user sockets, and what its front-ends of other files share.
 
-use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
@@ -13,7 +12,6 @@ use ringway_vhost::{Addresses, RegionKey, Request};
 use ringway_vhost_shell::{Connection, Received};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::panics::panic_over;
 use crate::vhost::{OPTIONS, PING_MS, Pings};
 
 /// A guest in its own namespaces, with an echo server on TCP port 7.
@@ -261,30 +259,6 @@ fn a_virtio_vif_may_be_on_a_bridge_of_the_host() {
     assert_eq!(virtio.not_offered.len(), 7, "{virtio:?}");
     host.text(&["vif", "remove", "vm2"]);
     assert!(host.vif("vm2").is_none());
-}
-
-#[test]
-fn a_virtio_vif_that_caused_two_panics_is_quarantined_until_it_is_released() {
-    let Some(_turn) = ringway_e2e::shared_turn(&["socat", "unshare"]) else { return };
-    let place = tempfile::tempdir().expect("a directory");
-    let run = tempfile::tempdir().expect("a directory");
-    let vhosts = [("vm1", "server"), ("vm2", "server")];
-    let text = description(place.path(), &vhosts);
-    let host = Host::start_with(run, &text, &[("RINGWAY_TEST_PANICS", OsStr::new("1"))]);
-    let _guest = guest(place.path(), "vm1", Maker::Backend);
-    for restarts in 1..=2 {
-        wait_for_queues(&host, 4);
-        panic_over(&host, "vm1", restarts);
-    }
-    let left_out = host.wait("the quarantine", SOON, |host| {
-        host.vif("vm1").filter(|vif| vif.error.as_deref().is_some_and(|it| it.contains("quaran")))
-    });
-    assert!(left_out.queues.is_empty(), "{left_out:?}");
-    let other = host.vif("vm2").and_then(|vif| vif.error).expect("no front-end has connected");
-    assert!(!other.contains("quarantined"), "{other}");
-    host.text(&["vif", "release", "vm1"]);
-    wait_for_queues(&host, 4);
-    EchoConnection::start(&host, "a").expect_progress(&host, "after its release");
 }
 
 pub(crate) fn event() -> OwnedFd {
