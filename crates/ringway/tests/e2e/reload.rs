@@ -177,42 +177,6 @@ fn what_cannot_change_is_named_and_a_kept_description_follows_the_accepted_one()
 }
 
 #[test]
-fn a_guest_of_xen_has_more_queues_from_its_next_connection_on() {
-    let Some(_turn) = shared_turn(&["ping"]) else { return };
-    let described = |queues: u16| {
-        describe(&format!("max-queues = {queues}"), &[("a", "", ""), ("b", "", "max-queues = 1")])
-    };
-    let host = Host::start(&described(1));
-    let done = reload(&host, &described(2));
-    assert!(done.ends_with("changed host.max-queues"), "{done}");
-    let offered = |host: &Host, vif: &str| host.vif(vif).map(|vif| vif.max_queues);
-    assert_eq!((offered(&host, "vif1.0"), offered(&host, "vif2.0")), (Some(2), Some(1)));
-    let queues = |host: &Host| host.vif("vif1.0").map(|vif| vif.queues.len());
-    assert_eq!(queues(&host), Some(1), "a connected guest keeps its own");
-    // It connects again, and each connection begins with the newest offer.
-    host.text(&["guest", "set", "a", "queues", "1"]);
-    let node = "/local/domain/0/backend/vif/1/0/multi-queue-max-queues";
-    host.wait("the offer", SOON, |host| (host.node(node)? == "2").then_some(()));
-    host.text(&["guest", "set", "a", "queues", "2"]);
-    host.wait("another connection", SOON, |host| (queues(host)? == 2).then_some(()));
-    host.ping("a", "10.77.0.2");
-    // The next process offers the same.
-    kill_backend(&host);
-    host.wait("its successor", SOON, |host| (offered(host, "vif1.0")? == 2).then_some(()));
-}
-
-#[test]
-fn an_uplink_joins_another_vlan_while_it_serves() {
-    let Some(_turn) = shared_turn(&["ping"]) else { return };
-    let uplink = "[uplink]\naddresses = [\"10.77.0.100/24\"]\nvlan = ";
-    let in_vlan = |vlan: u16| describe("", &[("a", "", "vlan = 5")]) + &format!("{uplink}{vlan}\n");
-    let host = Host::start(&in_vlan(6));
-    let done = reload(&host, &in_vlan(5));
-    assert!(done.ends_with("changed uplink.vlan"), "{done}");
-    host.ping("a", "10.77.0.100");
-}
-
-#[test]
 fn a_new_vif_may_be_on_a_new_bridge() {
     let Some(_turn) = shared_turn(&["socat", "unshare"]) else { return };
     let place = tempfile::tempdir().expect("a directory");
