@@ -472,32 +472,16 @@ pub(super) fn is_absent(gap: &Gap) -> bool {
     matches!(gap, Gap::Missing { why, .. } if absent.iter().any(|absent| why.contains(absent)))
 }
 
-/// Counters of each interface or of its parts, read one by one.
-macro_rules! of_interfaces {
-    ($($(#[$about:meta])* $name:ident = $piece:expr;)*) => {$(
-        $(#[$about])*
-        #[derive(Debug)]
-        pub struct $name(Reader);
-
-        impl Fact for $name {
-            const PIECES: &'static [Piece] = &[$piece];
-
-            fn read(at: &Reader) -> Result<Self, Gap> {
-                Ok($name(at.clone()))
-            }
-        }
-    )*};
-}
-
-of_interfaces! {
+// Counters of each interface or of its parts, read one by one.
+on_demand! {
     /// Frames that each card missed because its ring was full.
-    Missed = Piece::Counters("sys/class/net/*/statistics/rx_missed_errors");
+    Missed = [Piece::Counters("sys/class/net/*/statistics/rx_missed_errors")];
     /// How often the carrier of each changed.
-    Carriers = Piece::Counters("sys/class/net/*/carrier_changes");
+    Carriers = [Piece::Counters("sys/class/net/*/carrier_changes")];
     /// Counters of policing filters.
-    FilterCounters = Piece::Filters;
+    FilterCounters = [Piece::Filters];
     /// Counters of HTB and HFSC classes.
-    ClassCounters = Piece::Classes;
+    ClassCounters = [Piece::Classes];
 }
 
 impl Missed {

@@ -17,12 +17,10 @@ pub enum NicRole {
     Software,
 }
 
-/// The interfaces of a host: the role, driver and queues of each, and its master.
-#[derive(Debug, Clone)]
-pub struct Interfaces(Reader);
-
-impl Fact for Interfaces {
-    const PIECES: &'static [Piece] = &[
+on_demand! {
+    /// The interfaces of a host: the role, driver and queues of each, and its master.
+    #[derive(Clone)]
+    Interfaces = [
         Piece::Counters("proc/net/dev"),
         Piece::File("sys/class/net/*/tun_flags"),
         Piece::File("sys/class/net/*/uevent"),
@@ -37,10 +35,6 @@ impl Fact for Interfaces {
         Piece::Link("sys/class/net/*/master"),
         Piece::SavedCommand(&["ethtool", "-i", "{nic}"]),
     ];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(Interfaces(at.clone()))
-    }
 }
 
 /// A flag of a TAP device: each frame begins with a virtio-net header.

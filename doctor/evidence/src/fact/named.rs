@@ -248,17 +248,10 @@ impl Fact for CpuProfile {
 
 /// A file of each interface.
 macro_rules! of_interfaces {
-    ($($(#[$about:meta])* $name:ident = $piece:path, $file:literal;)*) => {$(
-        $(#[$about])*
-        #[derive(Debug)]
-        pub struct $name(Reader);
-
-        impl Fact for $name {
-            const PIECES: &'static [Piece] = &[$piece(concat!("sys/class/net/*/", $file))];
-
-            fn read(at: &Reader) -> Result<Self, Gap> {
-                Ok($name(at.clone()))
-            }
+    ($($(#[$about:meta])* $name:ident = $file:literal;)*) => {$(
+        on_demand! {
+            $(#[$about])*
+            $name = [Piece::File(concat!("sys/class/net/*/", $file))];
         }
 
         impl $name {
@@ -272,40 +265,33 @@ macro_rules! of_interfaces {
 
 of_interfaces! {
     /// The MTU of each interface.
-    Mtus = Piece::File, "mtu";
+    Mtus = "mtu";
     /// The speed that each reports, in Mbit/s.
-    Speeds = Piece::File, "speed";
+    Speeds = "speed";
     /// Whether each is up.
-    LinkStates = Piece::File, "operstate";
+    LinkStates = "operstate";
     /// The type of each link, as a number of `linux/if_arp.h`.
-    LinkTypes = Piece::File, "type";
+    LinkTypes = "type";
     /// The duplex mode of each.
-    Duplexes = Piece::File, "duplex";
+    Duplexes = "duplex";
     /// The transmit queue length of each, in packets.
-    QueueLengths = Piece::File, "tx_queue_len";
+    QueueLengths = "tx_queue_len";
     /// The NUMA node of each card.
-    CardNodes = Piece::File, "device/numa_node";
+    CardNodes = "device/numa_node";
     /// Virtual functions that a card has.
-    FunctionsMade = Piece::File, "device/sriov_numvfs";
+    FunctionsMade = "device/sriov_numvfs";
     /// Virtual functions that it can have.
-    FunctionsMax = Piece::File, "device/sriov_totalvfs";
+    FunctionsMax = "device/sriov_totalvfs";
     /// How the IOMMU maps what a card reads and writes.
-    IommuTypes = Piece::File, "device/iommu_group/type";
+    IommuTypes = "device/iommu_group/type";
 }
 
 /// Settings of each interface, as reported by the kernel or a tool.
 macro_rules! settings {
     ($($(#[$about:meta])* $name:ident = $settings:path;)*) => {$(
-        $(#[$about])*
-        #[derive(Debug)]
-        pub struct $name(Reader);
-
-        impl Fact for $name {
-            const PIECES: &'static [Piece] = &[Piece::Settings($settings)];
-
-            fn read(at: &Reader) -> Result<Self, Gap> {
-                Ok($name(at.clone()))
-            }
+        on_demand! {
+            $(#[$about])*
+            $name = [Piece::Settings($settings)];
         }
 
         impl $name {
@@ -328,21 +314,13 @@ settings! {
     Coalescence = NicSettings::Coalescing;
 }
 
-/// libvirt's guests.
-#[derive(Debug)]
-pub struct Guests(Reader);
-
-/// Their names, one a line.
+/// Prints the names of libvirt's guests, one a line.
 const GUESTS: &[&str] = &["virsh", "-r", "list", "--name"];
 
-impl Fact for Guests {
+on_demand! {
+    /// libvirt's guests.
     // Without --security-info the XML has no passwords.
-    const PIECES: &'static [Piece] =
-        &[Piece::Command(GUESTS), Piece::Command(&["virsh", "-r", "dumpxml", "{guest}"])];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(Guests(at.clone()))
-    }
+    Guests = [Piece::Command(GUESTS), Piece::Command(&["virsh", "-r", "dumpxml", "{guest}"])];
 }
 
 impl Guests {
@@ -357,18 +335,10 @@ impl Guests {
     }
 }
 
-/// The features and queues that Xen guests request, from the frontends' part of XenStore.
-#[derive(Debug)]
-pub struct FrontendStores(Reader);
-
-impl Fact for FrontendStores {
+on_demand! {
+    /// The features and queues that Xen guests request, from the frontends' part of XenStore.
     // Only these parts, because others contain passwords of consoles.
-    const PIECES: &'static [Piece] =
-        &[Piece::Command(&["xenstore-ls", "-f", "/local/domain/{domid}/device/vif"])];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(FrontendStores(at.clone()))
-    }
+    FrontendStores = [Piece::Command(&["xenstore-ls", "-f", "/local/domain/{domid}/device/vif"])];
 }
 
 impl FrontendStores {
@@ -378,19 +348,12 @@ impl FrontendStores {
     }
 }
 
-/// The most queues of Xen's drivers: the parameters that they were loaded with.
-#[derive(Debug)]
-pub struct ModuleQueues(Reader);
-
-impl Fact for ModuleQueues {
-    const PIECES: &'static [Piece] = &[
+on_demand! {
+    /// The most queues of Xen's drivers: the parameters that they were loaded with.
+    ModuleQueues = [
         Piece::File("sys/module/xen_netback/parameters/*"),
         Piece::File("sys/module/xen_netfront/parameters/*"),
     ];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(ModuleQueues(at.clone()))
-    }
 }
 
 impl ModuleQueues {
@@ -400,19 +363,12 @@ impl ModuleQueues {
     }
 }
 
-/// The administrator's configuration of `modprobe`.
-#[derive(Debug)]
-pub struct ModuleOptions(Reader);
-
-/// Its directory.
+/// The directory of `modprobe`'s configuration.
 const MODPROBE: &str = "etc/modprobe.d";
 
-impl Fact for ModuleOptions {
-    const PIECES: &'static [Piece] = &[Piece::File("etc/modprobe.d/*")];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(ModuleOptions(at.clone()))
-    }
+on_demand! {
+    /// The administrator's configuration of `modprobe`.
+    ModuleOptions = [Piece::File("etc/modprobe.d/*")];
 }
 
 impl ModuleOptions {
@@ -423,16 +379,9 @@ impl ModuleOptions {
     }
 }
 
-/// Results of probing the paths to the hosts that `--path` names.
-#[derive(Debug)]
-pub struct Paths(Reader);
-
-impl Fact for Paths {
-    const PIECES: &'static [Piece] = &[Piece::Saved("probes/*")];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(Paths(at.clone()))
-    }
+on_demand! {
+    /// Results of probing the paths to the hosts that `--path` names.
+    Paths = [Piece::Saved("probes/*")];
 }
 
 impl Paths {
@@ -443,17 +392,12 @@ impl Paths {
     }
 }
 
-/// The sysctls of TCP's buffers that exist: a network namespace does not have all of them.
-#[derive(Debug)]
-pub struct BufferSettings(Reader);
-
-impl Fact for BufferSettings {
-    const PIECES: &'static [Piece] =
-        &[Piece::File("proc/sys/net/ipv4/tcp_wmem"), Piece::File("proc/sys/net/core/wmem_max")];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(BufferSettings(at.clone()))
-    }
+on_demand! {
+    /// The sysctls of TCP's buffers that exist: a network namespace does not have all of them.
+    BufferSettings = [
+        Piece::File("proc/sys/net/ipv4/tcp_wmem"),
+        Piece::File("proc/sys/net/core/wmem_max"),
+    ];
 }
 
 impl BufferSettings {
@@ -465,17 +409,12 @@ impl BufferSettings {
     }
 }
 
-/// The version of Xen below this guest or domain.
-#[derive(Debug)]
-pub struct XenVersion(Reader);
-
-impl Fact for XenVersion {
-    const PIECES: &'static [Piece] =
-        &[Piece::File("sys/hypervisor/version/major"), Piece::File("sys/hypervisor/version/minor")];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(XenVersion(at.clone()))
-    }
+on_demand! {
+    /// The version of Xen below this guest or domain.
+    XenVersion = [
+        Piece::File("sys/hypervisor/version/major"),
+        Piece::File("sys/hypervisor/version/minor"),
+    ];
 }
 
 impl XenVersion {
@@ -495,16 +434,9 @@ impl XenVersion {
     }
 }
 
-/// Bonds, with the status file of each.
-#[derive(Debug)]
-pub struct Bonds(Reader);
-
-impl Fact for Bonds {
-    const PIECES: &'static [Piece] = &[Piece::File("proc/net/bonding/*")];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(Bonds(at.clone()))
-    }
+on_demand! {
+    /// Bonds, with the status file of each.
+    Bonds = [Piece::File("proc/net/bonding/*")];
 }
 
 impl Bonds {
@@ -519,16 +451,9 @@ impl Bonds {
     }
 }
 
-/// The CPUs of each NUMA node of this kernel.
-#[derive(Debug)]
-pub struct NumaNodes(Reader);
-
-impl Fact for NumaNodes {
-    const PIECES: &'static [Piece] = &[Piece::File("sys/devices/system/node/node*/cpulist")];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(NumaNodes(at.clone()))
-    }
+on_demand! {
+    /// The CPUs of each NUMA node of this kernel.
+    NumaNodes = [Piece::File("sys/devices/system/node/node*/cpulist")];
 }
 
 impl NumaNodes {

@@ -7,22 +7,15 @@ use crate::{Gap, Piece, Text};
 /// The directory in which the kernel has a folder for each CPU.
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Current and permitted frequencies of CPUs, and what selects them.
-#[derive(Debug)]
-pub struct CpuFrequencies(Reader);
-
-impl Fact for CpuFrequencies {
-    const PIECES: &'static [Piece] = &[
+on_demand! {
+    /// Current and permitted frequencies of CPUs, and what selects them.
+    CpuFrequencies = [
         Piece::File("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
         Piece::File("sys/devices/system/cpu/cpu*/cpufreq/scaling_driver"),
         Piece::File("sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq"),
         Piece::File("sys/devices/system/cpu/cpu*/cpufreq/scaling_max_freq"),
         Piece::File("sys/devices/system/cpu/cpu*/cpufreq/cpuinfo_max_freq"),
     ];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(CpuFrequencies(at.clone()))
-    }
 }
 
 /// The frequencies of one CPU, in kHz.
@@ -66,20 +59,13 @@ impl CpuFrequencies {
     }
 }
 
-/// The sleep states of CPUs, and how often they were entered.
-#[derive(Debug)]
-pub struct CpuSleeps(Reader);
-
-impl Fact for CpuSleeps {
-    const PIECES: &'static [Piece] = &[
+on_demand! {
+    /// The sleep states of CPUs, and how often they were entered.
+    CpuSleeps = [
         Piece::File("sys/devices/system/cpu/cpu*/cpuidle/state*/name"),
         Piece::File("sys/devices/system/cpu/cpu*/cpuidle/state*/latency"),
         Piece::Counters("sys/devices/system/cpu/cpu*/cpuidle/state*/usage"),
     ];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(CpuSleeps(at.clone()))
-    }
 }
 
 /// A state in which a CPU sleeps.

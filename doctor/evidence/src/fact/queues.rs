@@ -4,18 +4,11 @@ use super::{Fact, Reader, Span};
 use crate::parse::ethtool::Statistics;
 use crate::{Gap, Piece};
 
-/// Drivers' counters of each interface, read one by one. `ethtool -S` has all that a driver counts.
-/// Netlink has only the standardised counters of queues; many drivers have these in only one of the
-/// two.
-#[derive(Debug)]
-pub struct QueueCounters(Reader);
-
-impl Fact for QueueCounters {
-    const PIECES: &'static [Piece] = &[Piece::Sampled(&["ethtool", "-S", "{nic}"]), Piece::Qstats];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(QueueCounters(at.clone()))
-    }
+on_demand! {
+    /// Drivers' counters of each interface, read one by one. `ethtool -S` has all that a driver
+    /// counts. Netlink has only the standardised counters of queues; many drivers have these in
+    /// only one of the two.
+    QueueCounters = [Piece::Sampled(&["ethtool", "-S", "{nic}"]), Piece::Qstats];
 }
 
 impl QueueCounters {

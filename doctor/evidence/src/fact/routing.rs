@@ -206,12 +206,9 @@ impl Fact for OwnAddresses {
     }
 }
 
-/// What decides IPv4 routing: sysctls of the namespace and of each interface.
-#[derive(Debug)]
-pub struct Switches(Reader);
-
-impl Fact for Switches {
-    const PIECES: &'static [Piece] = &[
+on_demand! {
+    /// What decides IPv4 routing: sysctls of the namespace and of each interface.
+    Switches = [
         Piece::File("proc/sys/net/ipv4/fib_multipath_use_neigh"),
         Piece::File("proc/sys/net/ipv4/conf/*/arp_announce"),
         Piece::File("proc/sys/net/ipv4/conf/*/arp_filter"),
@@ -221,10 +218,6 @@ impl Fact for Switches {
         Piece::File("proc/sys/net/bridge/bridge-nf-call-ip6tables"),
         Piece::File("proc/sys/net/bridge/bridge-nf-call-iptables"),
     ];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(Switches(at.clone()))
-    }
 }
 
 impl Switches {
@@ -251,12 +244,9 @@ impl Switches {
     }
 }
 
-/// Settings of bridges and of their ports.
-#[derive(Debug)]
-pub struct BridgeSettings(Reader);
-
-impl Fact for BridgeSettings {
-    const PIECES: &'static [Piece] = &[
+on_demand! {
+    /// Settings of bridges and of their ports.
+    BridgeSettings = [
         Piece::File("sys/class/net/*/bridge/ageing_time"),
         Piece::File("sys/class/net/*/bridge/multicast_querier"),
         Piece::File("sys/class/net/*/bridge/multicast_snooping"),
@@ -266,10 +256,6 @@ impl Fact for BridgeSettings {
         Piece::File("sys/class/net/*/brport/learning"),
         Piece::File("sys/class/net/*/brport/unicast_flood"),
     ];
-
-    fn read(at: &Reader) -> Result<Self, Gap> {
-        Ok(BridgeSettings(at.clone()))
-    }
 }
 
 impl BridgeSettings {
