@@ -8,29 +8,35 @@ use crate::{Gap, Source, Text};
 
 type Reader = fn(&Text) -> Result<(), Gap>;
 
+macro_rules! read {
+    ($parser:ty) => {
+        |text| <$parser>::parse(text).map(drop)
+    };
+}
+
 const READERS: [(&str, Reader); 41] = [
-    ("drops: 1 seconds=5.0 lost=0\n7 NO_SOCKET udp_rcv\n", |text| {
-        drops::Drops::parse(text).map(drop)
-    }),
-    ("moves: 1 watched=7 seconds=3.0 lost=0\nport 02:00 br0 - moves=9 returns=8 q1 q2\n", |text| {
-        moves::Moves::parse(text).map(drop)
-    }),
-    ("fe8000000000000000e0f9fffe000002 02 40 20 c8 eth0\n", |text| {
-        inet6::Inet6::parse(text).map(drop)
-    }),
+    ("drops: 1 seconds=5.0 lost=0\n7 NO_SOCKET udp_rcv\n", read!(drops::Drops)),
+    (
+        "moves: 1 watched=7 seconds=3.0 lost=0\nport 02:00 br0 - moves=9 returns=8 q1 q2\n",
+        read!(moves::Moves),
+    ),
+    ("fe8000000000000000e0f9fffe000002 02 40 20 c8 eth0\n", read!(inet6::Inet6)),
     (
         "default via 10.98.0.9 dev a mtu lock 9\n10.98/16\n\tnexthop via fe80::1 dev a dead\n",
-        |text| routes::Routes::parse(text).map(drop),
+        read!(routes::Routes),
     ),
-    ("10.98.0.9 dev eth0 lladdr 02:00 ref 1 used 0/0/0 probes 1 REACHABLE\n", |text| {
-        routes::Neighbours::parse(text).map(drop)
-    }),
-    ("2: a@b: <UP> mtu 9 master c\n inet 10.98.0.1 peer 10.98.0.2/32\n inet6 ::1/64\n", |text| {
-        routes::Addresses::parse(text).map(drop)
-    }),
-    ("Chain A (policy DROP 3 packets, 1 bytes)\n 9 540 DROP 6 -- * * ::/0 ::/0 dpt:80\n", |text| {
-        rules::Rules::parse(text).map(drop)
-    }),
+    (
+        "10.98.0.9 dev eth0 lladdr 02:00 ref 1 used 0/0/0 probes 1 REACHABLE\n",
+        read!(routes::Neighbours),
+    ),
+    (
+        "2: a@b: <UP> mtu 9 master c\n inet 10.98.0.1 peer 10.98.0.2/32\n inet6 ::1/64\n",
+        read!(routes::Addresses),
+    ),
+    (
+        "Chain A (policy DROP 3 packets, 1 bytes)\n 9 540 DROP 6 -- * * ::/0 ::/0 dpt:80\n",
+        read!(rules::Rules),
+    ),
     (
         "2: a@b: <UP> mtu 9 qdisc mq master c state UP qlen 9\n link/ether 02:00 parentdev x\n \
          vlan id 7\n bridge_slave learning on\n3: t: <UP> mtu 9\n tun type tap vnet_hdr on\n",
@@ -44,7 +50,7 @@ const READERS: [(&str, Reader); 41] = [
     (
         "Ethernet Channel Bonding Driver: v6\nBonding Mode: x\nMII Status: up\nMII Polling \
          Interval (ms): 100\nSlave Interface: a\nMII Status: down\nSpeed: 10 Mbps\n",
-        |text| bonds::Bond::parse(text).map(drop),
+        read!(bonds::Bond),
     ),
     ("  CPU0 CPU1\n 24: 1 2 IO-APIC 5-edge eth0-q0-tx\nERR: 0\n", |text| {
         let read = interrupts::Interrupts::parse(text)?;
@@ -53,33 +59,18 @@ const READERS: [(&str, Reader); 41] = [
         }
         Ok(())
     }),
-    ("00414509 00000000 00000000\n0042cd3c 00000000 00000001\n", |text| {
-        softnet::Softnet::parse(text).map(drop)
-    }),
-    ("cpu  5 4 3 2\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n", |text| {
-        cpu::CpuTimes::parse(text).map(drop)
-    }),
-    ("Inter-| R\n face |b\n lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", |text| {
-        nic::NicCounters::parse(text).map(drop)
-    }),
-    ("Features for eth0:\nrx-checksumming: on [fixed]\n\ttx: off\n", |text| {
-        ethtool::Features::parse(text).map(drop)
-    }),
-    ("Channel parameters for eth0:\nPre-set maximums:\nCombined:\t8\n", |text| {
-        ethtool::Settings::parse(text).map(drop)
-    }),
-    ("features of eth0: 2\ntx-scatter-gather: on\nrx-gro: off [fixed]\n", |text| {
-        ethtool::Features::parse(text).map(drop)
-    }),
-    ("channels of eth0: 2\ncombined: 2\ncombined max: 8\n", |text| {
-        ethtool::Settings::parse(text).map(drop)
-    }),
-    ("connections: 1 of 1\n10.0.0.1:1 [::1]:2 bbr rtt=321 busy_time=9 rwnd_limited=4\n", |text| {
-        sockets::Sockets::parse(text).map(drop)
-    }),
-    ("qstats of eth0: 2\nrx-0 packets: 5\nrx-0 bytes: 300\n", |text| {
-        ethtool::Statistics::parse(text).map(drop)
-    }),
+    ("00414509 00000000 00000000\n0042cd3c 00000000 00000001\n", read!(softnet::Softnet)),
+    ("cpu  5 4 3 2\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n", read!(cpu::CpuTimes)),
+    ("Inter-| R\n face |b\n lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", read!(nic::NicCounters)),
+    ("Features for eth0:\nrx-checksumming: on [fixed]\n\ttx: off\n", read!(ethtool::Features)),
+    ("Channel parameters for eth0:\nPre-set maximums:\nCombined:\t8\n", read!(ethtool::Settings)),
+    ("features of eth0: 2\ntx-scatter-gather: on\nrx-gro: off [fixed]\n", read!(ethtool::Features)),
+    ("channels of eth0: 2\ncombined: 2\ncombined max: 8\n", read!(ethtool::Settings)),
+    (
+        "connections: 1 of 1\n10.0.0.1:1 [::1]:2 bbr rtt=321 busy_time=9 rwnd_limited=4\n",
+        read!(sockets::Sockets),
+    ),
+    ("qstats of eth0: 2\nrx-0 packets: 5\nrx-0 bytes: 300\n", read!(ethtool::Statistics)),
     ("NIC statistics:\n rx_queue_0_bytes: 5\n", |text| {
         let read = ethtool::Statistics::parse(text)?;
         for name in read.counters.keys() {
@@ -99,29 +90,27 @@ const READERS: [(&str, Reader); 41] = [
     (
         "filter protocol ip pref 5 u32 chain 0 fh 800::800 order 2048\n police 0x1 rate 5Mbit mtu \
          2Kb action drop \n Sent 9 bytes 1 pkt (dropped 1, overlimits 1 requeues 0) \n",
-        |text| police::Policers::parse(text).map(drop),
+        read!(police::Policers),
     ),
-    ("12 (vif1.0-q0-guest) S 2 0 0 0 -1 1 0 0 0 0 5 6 0\n", |text| {
-        threads::Threads::parse(text).map(drop)
-    }),
-    ("entries insert_failed drop early_drop\n00000001 00000002 00000003 0000000a\n", |text| {
-        conntrack::Conntrack::parse(text).map(drop)
-    }),
-    ("0 0 10.0.0.1:1 10.0.0.2:2 ts bbr rtt:0.3/0.1 busy:9ms rwnd_limited:4ms(50.0%)\n", |text| {
-        sockets::Sockets::parse(text).map(drop)
-    }),
-    ("system@ovs-system:\n  lookups: hit:10 missed:2 lost:0\n", |text| {
-        ovs::Lookups::parse(text).map(drop)
-    }),
+    ("12 (vif1.0-q0-guest) S 2 0 0 0 -1 1 0 0 0 0 5 6 0\n", read!(threads::Threads)),
+    (
+        "entries insert_failed drop early_drop\n00000001 00000002 00000003 0000000a\n",
+        read!(conntrack::Conntrack),
+    ),
+    (
+        "0 0 10.0.0.1:1 10.0.0.2:2 ts bbr rtt:0.3/0.1 busy:9ms rwnd_limited:4ms(50.0%)\n",
+        read!(sockets::Sockets),
+    ),
+    ("system@ovs-system:\n  lookups: hit:10 missed:2 lost:0\n", read!(ovs::Lookups)),
     (
         r#"{"data":[["br0","netdev",["uuid","p"]]],"headings":["name","datapath_type","ports"]}
 {"data":[[["uuid","p"],["uuid","i"]]],"headings":["_uuid","interfaces"]}
 {"data":[[["uuid","i"],"a","",1500,["set",[]],["map",[["iface-id","x"]]],["map",[]]]],
 "headings":["_uuid","name","type","mtu","error","external_ids","status"]}
 "#,
-        |text| ovsdb::Database::parse(text).map(drop),
+        read!(ovsdb::Database),
     ),
-    ("hv1\n\"tcp:192.0.2.1:6642\"\n\n\n\"true\"\n", |text| ovsdb::Settings::parse(text).map(drop)),
+    ("hv1\n\"tcp:192.0.2.1:6642\"\n\n\n\"true\"\n", read!(ovsdb::Settings)),
     ("2026-01-31T23:59:07.8Z|9|binding|INFO|Changing chassis for lport a from b to c.\n", |text| {
         drop(claims::Claims::parse(text));
         Ok(())
@@ -130,25 +119,19 @@ const READERS: [(&str, Reader); 41] = [
         domains::VcpuTimes::parse(text)
             .map(|read| assert!(read.of_domain(7) >= 0.0, "time runs forward"))
     }),
-    ("Name ID Mem VCPUs State Time(s)\nmy guest 7 512 4 -b---- 3.0\n", |text| {
-        domains::Domains::parse(text).map(drop)
-    }),
-    ("NAME STATE CPU(sec) CPU(%)\nmy guest --b--- 95 0.0 no limit\n", |text| {
-        domains::Xentop::parse(text).map(drop)
-    }),
+    ("Name ID Mem VCPUs State Time(s)\nmy guest 7 512 4 -b---- 3.0\n", read!(domains::Domains)),
+    ("NAME STATE CPU(sec) CPU(%)\nmy guest --b--- 95 0.0 no limit\n", read!(domains::Xentop)),
     ("xen_major : 4\nxen_minor : 17\n", |text| {
         domains::XlInfo::parse(text).map(|read| {
             let _ = read.version();
         })
     }),
-    (" 98.77%|vif1.0-q0-guest|[k] xen_hypercall_sched_op\n", |text| {
-        profile::Profile::parse(text).map(drop)
-    }),
+    (" 98.77%|vif1.0-q0-guest|[k] xen_hypercall_sched_op\n", read!(profile::Profile)),
     (
         "<domain><vcpu cpuset='0-3'>2</vcpu><cputune><vcpupin vcpu='1' cpuset='2,4'/></cputune>\n\
          <numatune><memory mode='strict' nodeset='0'/></numatune><name>a</name><devices>\n\
          <interface><model type='e1000'/></interface></devices>\n</domain>\n",
-        |text| libvirt::Guest::parse(text).map(drop),
+        read!(libvirt::Guest),
     ),
     (
         "<domstatus state='running'><domain><name>a</name><vcpu current='2'>4</vcpu><devices>\n\
@@ -156,7 +139,7 @@ const READERS: [(&str, Reader); 41] = [
          <driver queues='2'/></interface></devices></domain></domstatus>\n",
         |text| libvirt::cut(text).map(drop),
     ),
-    ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", |text| xapi::Records::parse(text).map(drop)),
+    ("uuid ( RO)   : 7d1a\n name-label ( RW): a: b\n", read!(xapi::Records)),
     ("uuid ( RO) : 5a\n MTU ( RW): 9000\n bridge ( RO): xenbr6\n", |text| {
         xapi::Network::all(text).map(drop)
     }),
@@ -165,9 +148,7 @@ const READERS: [(&str, Reader); 41] = [
          VLAN ( RO): 7\n network-uuid ( RO): 5a\n host-uuid ( RO): 2c\n",
         |text| xapi::Plug::all(text).map(drop),
     ),
-    ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", |text| {
-        xenstore::Nodes::parse(text).map(drop)
-    }),
+    ("/local/domain/0/backend/vif/1/0/state = \"4\"   (n0,r1)\n", read!(xenstore::Nodes)),
 ];
 
 #[test]
