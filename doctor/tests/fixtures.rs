@@ -10,6 +10,7 @@ use ringway_doctor::check::{CATALOGUE, Ended};
 use ringway_doctor::evidence::Source;
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
+use ringway_doctor::report::Report;
 use saved::Pieces;
 use serde::Deserialize;
 
@@ -110,6 +111,15 @@ fn every_fixture_says_where_it_is_from() {
         let about: About = toml::from_str(&fixture.about).expect(&fixture.name);
         assert!(!about.from.is_empty(), "{} is {:?}", fixture.name, about.origin);
         assert!(about.made.is_none() || about.origin == Origin::Recorded, "{}", fixture.name);
+    }
+}
+
+#[test]
+fn checks_that_place_interrupts_agree() {
+    for (name, pieces) in saved::hosts() {
+        let report = Report::of(&Host::new(Source::Memory(pieces)), &[]);
+        let other = report.findings.iter().find(|one| one.summary.contains("conflict over"));
+        assert_eq!(other, None, "{name}");
     }
 }
 

@@ -1,6 +1,6 @@
-//! Whole hosts with truncated or altered files, from a seeded generator: nothing crashes, and
-//! truncation causes no new diagnosis. Alteration into other valid values may cause one, which must
-//! follow the rules for findings.
+//! Whole hosts with truncated or altered files, or with those of another host or sample, from a
+//! seeded generator: nothing crashes, and truncation causes no new diagnosis. Alteration into other
+//! valid values may cause one, which must follow the rules for findings, as a whole host's must.
 
 mod saved;
 
@@ -254,6 +254,7 @@ fn what_is_torn_is_no_new_diagnosis() {
     let mut failures = Vec::new();
     for (name, pieces) in hosts() {
         let whole = diagnose_pieces(&pieces, &name);
+        assert_by_the_rules(&whole, &name);
         for _ in 0..tears() {
             let mut torn = pieces.clone();
             let how = tear(&mut random, &mut torn);
@@ -279,6 +280,34 @@ fn what_is_altered_is_no_crash() {
             }
             assert_by_the_rules(&diagnose_pieces(&altered, &how), &how);
         }
+    }
+}
+
+#[test]
+fn files_of_two_hosts_and_swapped_samples_are_no_crash() {
+    let (mut random, seed) = Random::seeded();
+    let hosts = saved::hosts();
+    for (name, pieces) in &hosts {
+        let (other, foreign) = &hosts[random.below(hosts.len())];
+        let mut mixed = pieces.clone();
+        for (path, text) in foreign {
+            if random.below(2) == 0 {
+                mixed.insert(path.clone(), text.clone());
+            }
+        }
+        let how = format!("{name} with files of {other}, seed {seed}");
+        assert_by_the_rules(&diagnose(Source::Memory(mixed), &how), &how);
+
+        let mut swapped = pieces.clone();
+        for (path, text) in pieces {
+            let Some(rest) = path.strip_prefix("sample-2/") else { continue };
+            if random.below(2) == 0 {
+                let before = swapped.insert(format!("sample-1/{rest}"), text.clone());
+                swapped.insert(path.clone(), before.unwrap_or_default());
+            }
+        }
+        let how = format!("{name} with samples in each other's place, seed {seed}");
+        assert_by_the_rules(&diagnose(Source::Memory(swapped), &how), &how);
     }
 }
 
