@@ -24,88 +24,39 @@ const WEIGHT_MAX: u32 = 1000;
 /// The prefix of our keys, which no stock toolstack has.
 const OURS: &str = "ringway-";
 
+// Of each, its key, what may have it, its unit and place, and what it limits.
+macro_rules! limits {
+    ($($key:expr, $of:ident, $unit:ident $($place:ident).+, $help:literal;)*) => {
+        &[$(Limit {
+            key: $key,
+            of: Scope::$of,
+            field: Field::$unit(|it| &mut it.$($place).+),
+            help: $help,
+        },)*]
+    };
+}
+
 /// Every limit that can be set while a vif runs. Command line, XenStore and descriptions of a host
 /// have them in this order.
-pub const LIMITS: &[Limit] = &[
-    Limit {
-        key: CARRIER,
-        of: Scope::Vif,
-        field: Field::Link(|it| &mut it.link),
-        help: "Its link: up or down",
-    },
-    Limit {
-        key: "ringway-offloads",
-        of: Scope::Vif,
-        field: Field::Offloads(|it| &mut it.offloads),
-        help: "Checksums and segmentation left to others: auto, all or none",
-    },
-    Limit {
-        key: RATE,
-        of: Scope::Vif,
-        field: Field::Rate(|it| &mut it.rate),
-        help: "What the guest may transmit",
-    },
-    Limit {
-        key: "ringway-rate-rx",
-        of: Scope::Vif,
-        field: Field::Rate(|it| &mut it.rate_rx),
-        help: "What the guest may receive",
-    },
-    Limit {
-        key: "ringway-weight",
-        of: Scope::Vif,
-        field: Field::Weight(|it| &mut it.weight),
-        help: "Its share while other vifs have work: 1 to 1000",
-    },
-    Limit {
-        key: "ringway-flood-rate",
-        of: Scope::Switch,
-        field: Field::PerSecond(|it| &mut it.flood.rate),
-        help: "Frames that it may flood in a second",
-    },
-    Limit {
-        key: "ringway-flood-mbit",
-        of: Scope::Switch,
-        field: Field::PerSecond(|it| &mut it.flood.mbit),
-        help: "Megabits that it may flood in a second",
-    },
-    Limit {
-        key: "ringway-broadcast-rate",
-        of: Scope::Uplink,
-        field: Field::PerSecond(|it| &mut it.broadcast.rate),
-        help: "Broadcasts that it may send in a second",
-    },
-    Limit {
-        key: "ringway-broadcast-mbit",
-        of: Scope::Uplink,
-        field: Field::PerSecond(|it| &mut it.broadcast.mbit),
-        help: "Megabits of them",
-    },
-    Limit {
-        key: "ringway-multicast-rate",
-        of: Scope::Uplink,
-        field: Field::PerSecond(|it| &mut it.multicast.rate),
-        help: "Multicasts that it may send in a second",
-    },
-    Limit {
-        key: "ringway-multicast-mbit",
-        of: Scope::Uplink,
-        field: Field::PerSecond(|it| &mut it.multicast.mbit),
-        help: "Megabits of them",
-    },
-    Limit {
-        key: "ringway-unknown-rate",
-        of: Scope::Uplink,
-        field: Field::PerSecond(|it| &mut it.unknown.rate),
-        help: "Frames that it may send to unknown addresses in a second",
-    },
-    Limit {
-        key: "ringway-unknown-mbit",
-        of: Scope::Uplink,
-        field: Field::PerSecond(|it| &mut it.unknown.mbit),
-        help: "Megabits of them",
-    },
-];
+pub const LIMITS: &[Limit] = limits! {
+    CARRIER, Vif, Link link, "Its link: up or down";
+    "ringway-offloads", Vif, Offloads offloads,
+        "Checksums and segmentation left to others: auto, all or none";
+    RATE, Vif, Rate rate, "What the guest may transmit";
+    "ringway-rate-rx", Vif, Rate rate_rx, "What the guest may receive";
+    "ringway-weight", Vif, Weight weight, "Its share while other vifs have work: 1 to 1000";
+    "ringway-flood-rate", Switch, PerSecond flood.rate, "Frames that it may flood in a second";
+    "ringway-flood-mbit", Switch, PerSecond flood.mbit, "Megabits that it may flood in a second";
+    "ringway-broadcast-rate", Uplink, PerSecond broadcast.rate,
+        "Broadcasts that it may send in a second";
+    "ringway-broadcast-mbit", Uplink, PerSecond broadcast.mbit, "Megabits of them";
+    "ringway-multicast-rate", Uplink, PerSecond multicast.rate,
+        "Multicasts that it may send in a second";
+    "ringway-multicast-mbit", Uplink, PerSecond multicast.mbit, "Megabits of them";
+    "ringway-unknown-rate", Uplink, PerSecond unknown.rate,
+        "Frames that it may send to unknown addresses in a second";
+    "ringway-unknown-mbit", Uplink, PerSecond unknown.mbit, "Megabits of them";
+};
 
 /// A limit that can be set while a vif runs.
 #[derive(Debug)]
