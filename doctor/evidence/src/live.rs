@@ -4,6 +4,7 @@ mod drops;
 mod machines;
 mod moves;
 mod programs;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,9 +13,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::drops::Watch;
-use self::moves::MoveWatch;
 use self::programs::Programs;
+use self::watch::Watch;
 use super::access::{Netns, read_only};
 use super::manifest::{Manifest, NETNS, PROFILE, Words};
 use super::netlink::{
@@ -48,8 +48,8 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
     taken.sample(1, &manifest);
     // Settings are read between the samples, and that time is part of the interval.
     let begun = Instant::now();
-    let drops = manifest.has_drops.then(Watch::start);
-    let moves = manifest.has_moves.then(MoveWatch::start);
+    let drops = manifest.has_drops.then(drops::start);
+    let moves = manifest.has_moves.then(moves::start);
     taken.files(&manifest.files, "");
     taken.access();
     taken.links(&manifest);
@@ -64,7 +64,7 @@ pub fn collect(interval: Duration, pieces: &[Piece]) -> Source {
     if let Some((path, seen)) = drops.map(Watch::finish) {
         taken.keep_reply("", path, seen);
     }
-    if let Some((path, seen)) = moves.map(MoveWatch::finish) {
+    if let Some((path, seen)) = moves.map(Watch::finish) {
         taken.keep_reply("", path, seen);
     }
     taken.sample(2, &manifest);

@@ -9,14 +9,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
+use super::watch::Watch;
 use crate::parse::drops::{FILE, Reason};
 
 /// The usual mount point of trace buffers.
@@ -41,26 +41,9 @@ const NAP: Duration = Duration::from_millis(20);
 const CLEANUP_SCRIPT: &str = "cat > /dev/null; for i in 1 2 3 4 5 6 7 8 9; do \
      [ -d \"$1\" ] || exit; rmdir \"$1\" && exit; sleep 0.2; done";
 
-/// Watches drops from its start on, for at most [`TIME_MAX`].
-pub(super) struct Watch {
-    is_over: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<String>>,
-}
-
-impl Watch {
-    pub(super) fn start() -> Watch {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&is_over);
-        let thread = thread::spawn(move || watch(&ends));
-        Watch { is_over, thread }
-    }
-
-    /// Name and text of the file of the record, or why drops could not be watched.
-    pub(super) fn finish(self) -> (&'static str, io::Result<String>) {
-        self.is_over.store(true, Ordering::Relaxed);
-        let failed = |_| Err(io::Error::other("the thread that recorded it failed"));
-        (FILE, self.thread.join().unwrap_or_else(failed))
-    }
+/// Watches drops from now on, for at most [`TIME_MAX`].
+pub(super) fn start() -> Watch {
+    Watch::start(FILE, watch)
 }
 
 fn watch(is_over: &AtomicBool) -> io::Result<String> {
@@ -303,7 +286,7 @@ mod tests {
             });
             enabled.is_ok_and(|value| value.trim() == "1")
         };
-        let watch = Watch::start();
+        let watch = start();
         while !is_watching() && !watch.thread.is_finished() {
             thread::yield_now();
         }

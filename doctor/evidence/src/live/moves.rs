@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_net::Netlink;
 use ringway_net::neighbours::{Announcements, Learned, learned};
 
+use super::watch::Watch;
 use crate::parse::moves::{FILE, Kind};
 
 /// Addresses that are watched, and announcements that are read: more would add nothing.
@@ -26,26 +26,9 @@ const PLACES_MAX: usize = 8;
 /// Pause between two checks for more announcements.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Watches moves from its start on.
-pub(super) struct MoveWatch {
-    is_over: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<String>>,
-}
-
-impl MoveWatch {
-    pub(super) fn start() -> MoveWatch {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&is_over);
-        let thread = thread::spawn(move || watch(&ends));
-        MoveWatch { is_over, thread }
-    }
-
-    /// Name and text of the file of the record, or why moves could not be watched.
-    pub(super) fn finish(self) -> (&'static str, io::Result<String>) {
-        self.is_over.store(true, Ordering::Relaxed);
-        let failed = |_| Err(io::Error::other("the thread that recorded it failed"));
-        (FILE, self.thread.join().unwrap_or_else(failed))
-    }
+/// Watches moves from now on.
+pub(super) fn start() -> Watch {
+    Watch::start(FILE, watch)
 }
 
 fn watch(is_over: &AtomicBool) -> io::Result<String> {
@@ -232,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_watch_of_this_host_ends() {
-        let (path, text) = MoveWatch::start().finish();
+        let (path, text) = start().finish();
         let text = text.expect("no privilege is needed");
         assert_eq!(path, FILE);
         assert!(Moves::parse(&Text::new(FILE, text.as_str())).is_ok(), "{text}");
