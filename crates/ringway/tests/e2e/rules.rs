@@ -4,19 +4,15 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ringway_control::VifStatus;
 use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, SOON, describe};
 use ringway_e2e::shared_turn;
-use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED};
 
 use crate::hostile::Hostile;
 
-/// The default addresses of a description.
-const MAC_A: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x01, 0x00]);
+/// The default address of the second guest of a description.
 const MAC_B: MacAddr = MacAddr([0x00, 0x16, 0x3e, 0x40, 0x02, 0x00]);
 const IP_B: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const UPLINK: &str = "[uplink]\naddresses = [\"10.77.0.254/24\"]\n";
 
 fn ethernet(dst: MacAddr, src: MacAddr, ethertype: u16, packet: &[u8]) -> Vec<u8> {
     let mut frame = [dst.0, src.0].concat();
@@ -114,59 +110,6 @@ pub(crate) fn neighbor(host: &Host, guest: &str, address: &str) -> String {
 
 fn link_local(mac: MacAddr) -> Ipv6Addr {
     ringway_datapath::link_local_of(mac)
-}
-
-#[test]
-fn a_guest_cannot_use_the_address_of_another_or_act_as_a_router_or_dhcp_server() {
-    let Some(_turn) = shared_turn(&["iperf3", "ping", "ip", "xenstore-read"]) else { return };
-    let host = Host::start(&(describe("", &[("a", "", ""), ("b", "", "")]) + UPLINK));
-    let mut guest = Hostile::new(&host);
-    guest.connect();
-    let own = guest.mac();
-    let transfer = Iperf::start(&host, "a", ("b", "10.77.0.2"), UNTIL_STOPPED);
-    host.wait("traffic", SOON, |host| (host.rx_bytes("vif1.0") > 1 << 20).then_some(()));
-    let uplink = {
-        let fdb = host.backend().expect("it responds").fdb;
-        let entry = fdb.into_iter().find(|entry| entry.port == "ringway0");
-        entry.and_then(|entry| MacAddr::parse(&entry.mac))
-    };
-    let bad_prefix = Ipv6Addr::new(0x2001, 0xdb8, 0xbad, 0, 0, 0, 0, 0);
-    for round in 0..50_u8 {
-        guest.send(&arp(MAC_B, (MAC_B, IP_B)));
-        guest.send(&arp(uplink.unwrap_or(MAC_A), (MAC_A, IP_B)));
-        guest.send(&arp(MacAddr([2, 0, 0, 0, 0, round]), (own, Ipv4Addr::new(10, 77, 0, 99))));
-        guest.send(&router_advertisement(own, link_local(own), bad_prefix));
-        guest.send(&udp(own, IP_B, [67, 68]));
-        let to_link = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
-        guest.send(&ethernet(to_link, own, 0x88cc, &[0; 46]));
-    }
-    let name = guest.name();
-    let refused_of = refused(&host, &name, "dhcp_server_only", 50);
-    assert!(refused_of["bad_source"] >= 150, "{refused_of:?}");
-    assert!(refused_of["router_only"] >= 50, "{refused_of:?}");
-    let vif: VifStatus = host.vif(&name).expect("it is listed");
-    let dropped = &vif.queues[0].dropped;
-    assert!(dropped["link_local"] >= 50, "to the link's own addresses: {dropped:?}");
-
-    // The victim's address has not moved, and no other was learned.
-    let fdb = host.backend().expect("it responds").fdb;
-    let of = |mac: MacAddr| fdb.iter().filter(move |entry| entry.mac == mac.to_string());
-    let place: Vec<_> = of(MAC_B).map(|entry| (entry.port.as_str(), entry.is_static)).collect();
-    assert_eq!(place, [("vif2.0", true)]);
-    assert_eq!(fdb.iter().filter(|entry| entry.port == name).count(), 1, "{fdb:?}");
-    transfer.expect_progress(&host);
-    transfer.stop();
-    host.ping("a", "10.77.0.2");
-    host.ping("b", "10.77.0.254");
-    let addresses = host.guest_text("a", &["ip", "-6", "addr", "show"]);
-    assert!(!addresses.contains("2001:db8:bad"), "{addresses}");
-    // Logged once, with the setting that allows it.
-    host.wait("a line", SOON, |host| {
-        (host.log_count("frames that its rules drop") > 0).then_some(())
-    });
-    assert_eq!(host.log_count("frames that its rules drop"), 1, "{}", host.log());
-    let shown = host.text(&["vif", "show", &name]);
-    assert!(shown.contains("bad_source") && shown.contains("locking-mode      default"), "{shown}");
 }
 
 #[test]
