@@ -31,31 +31,24 @@ const SURPLUS_MAX: usize = 8;
 const ROUNDS: usize = 100;
 
 /// Two domains, or one that plays both roles.
-pub trait Fixture {
+pub struct Fixture<H> {
     /// The domain that grants.
-    type Front: Hypervisor;
+    pub front: H,
     /// The domain that uses the grants.
-    type Back: Hypervisor;
-
-    /// The domain that grants.
-    fn front(&self) -> &Self::Front;
-
-    /// The domain that uses the grants.
-    fn back(&self) -> &Self::Back;
-
+    pub back: H,
     /// A domain number that is not in use.
-    fn absent(&self) -> DomId;
+    pub absent: DomId,
 }
 
 /// The name of a case, which states what it tests, and its function.
-type Case<F> = (&'static str, fn(&F));
+type Case<H> = (&'static str, fn(&Fixture<H>));
 
 /// Runs the suite.
 ///
 /// # Panics
 /// When a case fails. The name of each is printed before it runs.
-pub fn run<F: Fixture>(fixture: &F) {
-    let cases: &[Case<F>] = &[
+pub fn run<H: Hypervisor>(fixture: &Fixture<H>) {
+    let cases: &[Case<H>] = &[
         ("pages are zeroed and in sequence", pages_are_zeroed_and_in_sequence),
         ("copies go both ways", copies_go_both_ways),
         ("a mapped page is shared", a_mapped_page_is_shared),
@@ -83,10 +76,10 @@ pub fn run<F: Fixture>(fixture: &F) {
     }
 }
 
-fn pages_are_zeroed_and_in_sequence<F: Fixture>(fixture: &F) {
-    let mut grants = fixture.front().grants().expect("a frontend has grants");
+fn pages_are_zeroed_and_in_sequence<H: Hypervisor>(fixture: &Fixture<H>) {
+    let mut grants = fixture.front.grants().expect("a frontend has grants");
     for _ in 0..2 {
-        let shared = grants.share(fixture.back().domid(), 3, Access::ReadOnly);
+        let shared = grants.share(fixture.back.domid(), 3, Access::ReadOnly);
         let shared = shared.expect("there is memory");
         assert_eq!((shared.pages.len(), shared.grefs.len()), (3 * PAGE_SIZE, 3));
         let mut bytes = [1; 3 * PAGE_SIZE];
@@ -101,7 +94,7 @@ fn pages_are_zeroed_and_in_sequence<F: Fixture>(fixture: &F) {
     }
 }
 
-fn copies_go_both_ways<F: Fixture>(fixture: &F) {
+fn copies_go_both_ways<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     granted.pages().copy_from(100, b"from the guest");
     assert_eq!(read(fixture, granted.gref, 100, 14), (GrantStatus::Okay, b"from the guest".into()));
@@ -113,10 +106,10 @@ fn copies_go_both_ways<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn a_mapped_page_is_shared<F: Fixture>(fixture: &F) {
+fn a_mapped_page_is_shared<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadWrite);
-    let mut memory = fixture.back().memory().expect("a backend has memory");
-    let mapped = memory.map(fixture.front().domid(), granted.gref, Access::ReadWrite);
+    let mut memory = fixture.back.memory().expect("a backend has memory");
+    let mapped = memory.map(fixture.front.domid(), granted.gref, Access::ReadWrite);
     let mapped = mapped.expect("it is granted");
     assert_eq!(mapped.pages().len(), PAGE_SIZE);
     granted.pages().write(8, 0x1234_5678_u32);
@@ -127,10 +120,10 @@ fn a_mapped_page_is_shared<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn a_read_only_grant_is_not_written<F: Fixture>(fixture: &F) {
+fn a_read_only_grant_is_not_written<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadOnly);
-    let mut memory = fixture.back().memory().expect("a backend has memory");
-    let front = fixture.front().domid();
+    let mut memory = fixture.back.memory().expect("a backend has memory");
+    let front = fixture.front.domid();
     assert_ne!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
     assert!(memory.map(front, granted.gref, Access::ReadWrite).is_err());
     assert_eq!(granted.pages().read::<u8>(0), 0);
@@ -139,17 +132,17 @@ fn a_read_only_grant_is_not_written<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn a_grant_to_another_domain_is_refused<F: Fixture>(fixture: &F) {
-    let granted = Granted::to(fixture, fixture.absent(), Access::ReadWrite);
-    let mut memory = fixture.back().memory().expect("a backend has memory");
+fn a_grant_to_another_domain_is_refused<H: Hypervisor>(fixture: &Fixture<H>) {
+    let granted = Granted::to(fixture, fixture.absent, Access::ReadWrite);
+    let mut memory = fixture.back.memory().expect("a backend has memory");
     assert_ne!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
     assert_ne!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
-    assert!(memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly).is_err());
+    assert!(memory.map(fixture.front.domid(), granted.gref, Access::ReadOnly).is_err());
     assert_eq!(granted.pages().read::<u8>(0), 0);
     granted.end();
 }
 
-fn a_bad_operation_does_not_affect_others<F: Fixture>(fixture: &F) {
+fn a_bad_operation_does_not_affect_others<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     granted.pages().copy_from(0, &[9; PAGE_SIZE]);
     let good = copy(granted.gref, 4032, 64);
@@ -162,8 +155,8 @@ fn a_bad_operation_does_not_affect_others<F: Fixture>(fixture: &F) {
         GrantCopy { local_offset: 1, ..good },
         GrantCopy { local_offset: u32::MAX, ..good },
     ];
-    let mut memory = fixture.back().memory().expect("a backend has memory");
-    let front = fixture.front().domid();
+    let mut memory = fixture.back.memory().expect("a backend has memory");
+    let front = fixture.front.domid();
     for op in bad {
         let second = GrantCopy { local: 1, ..good };
         let mut locals = [[0u8; 64], [0u8; 64]];
@@ -181,11 +174,11 @@ fn a_bad_operation_does_not_affect_others<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn a_grant_may_occur_twice_in_a_batch<F: Fixture>(fixture: &F) {
+fn a_grant_may_occur_twice_in_a_batch<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     let other = Granted::new(fixture, Access::ReadWrite);
-    let mut memory = fixture.back().memory().expect("a backend has memory");
-    let front = fixture.front().domid();
+    let mut memory = fixture.back.memory().expect("a backend has memory");
+    let front = fixture.front.domid();
     let first = copy(granted.gref, 0, 4);
     let mut ops = [
         first,
@@ -201,22 +194,22 @@ fn a_grant_may_occur_twice_in_a_batch<F: Fixture>(fixture: &F) {
     other.end();
 }
 
-fn an_empty_copy_is_accepted<F: Fixture>(fixture: &F) {
+fn an_empty_copy_is_accepted<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     assert_eq!(read(fixture, granted.gref, 4096, 0), (GrantStatus::Okay, vec![]));
     assert_eq!(write(fixture, granted.gref, 0, b""), GrantStatus::Okay);
     granted.end();
-    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let mut memory = fixture.back.memory().expect("a backend has memory");
     let no_locals: &mut [[u8; 0]] = &mut [];
-    let nothing = memory.copy_from_peer(fixture.front().domid(), &mut [], no_locals);
+    let nothing = memory.copy_from_peer(fixture.front.domid(), &mut [], no_locals);
     nothing.expect("a call without operations succeeds");
 }
 
-fn pages_are_copied_to_pages<F: Fixture>(fixture: &F) {
+fn pages_are_copied_to_pages<H: Hypervisor>(fixture: &Fixture<H>) {
     let source = Granted::new(fixture, Access::ReadOnly);
     let target = Granted::new(fixture, Access::ReadWrite);
     source.pages().copy_from(100, b"from page to page");
-    let front = fixture.front().domid();
+    let front = fixture.front.domid();
     let good = PageCopy {
         from: front,
         from_gref: source.gref,
@@ -226,9 +219,9 @@ fn pages_are_copied_to_pages<F: Fixture>(fixture: &F) {
         len: 17,
         status: GrantStatus::GeneralError,
     };
-    let mut memory = fixture.back().memory().expect("a backend has memory");
+    let mut memory = fixture.back.memory().expect("a backend has memory");
     let bad = [
-        PageCopy { from: fixture.absent(), ..good },
+        PageCopy { from: fixture.absent, ..good },
         PageCopy { from_gref: GrantRef(0x00FF_FFFF), ..good },
         PageCopy { from_offset: 4080, ..good },
         PageCopy { to_gref: GrantRef(0x00FF_FFFF), ..good },
@@ -251,17 +244,17 @@ fn pages_are_copied_to_pages<F: Fixture>(fixture: &F) {
     }
     memory.copy_between_peers(front, &mut []).expect("a call without operations succeeds");
     let mut ops = [good];
-    memory.copy_between_peers(fixture.absent(), &mut ops).expect("the call succeeds");
+    memory.copy_between_peers(fixture.absent, &mut ops).expect("the call succeeds");
     assert_ne!(ops[0].status, GrantStatus::Okay);
     source.end();
     target.end();
 }
 
-fn a_mapped_page_is_not_given_to_another_domain<F: Fixture>(fixture: &F) {
+fn a_mapped_page_is_not_given_to_another_domain<H: Hypervisor>(fixture: &Fixture<H>) {
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let granted = Granted::new(fixture, Access::ReadWrite);
-        let mut memory = fixture.back().memory().expect("a backend has memory");
-        let front = fixture.front().domid();
+        let mut memory = fixture.back.memory().expect("a backend has memory");
+        let front = fixture.front.domid();
         let mapped = memory.map(front, granted.gref, access).expect("it is granted");
         let again = memory.map(front, granted.gref, Access::ReadWrite).expect("it is granted");
         granted.pages().write(0, 0x1234_5678_u32);
@@ -279,10 +272,10 @@ fn a_mapped_page_is_not_given_to_another_domain<F: Fixture>(fixture: &F) {
     }
 }
 
-fn a_copy_leaves_a_mapping_in_place<F: Fixture>(fixture: &F) {
+fn a_copy_leaves_a_mapping_in_place<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadWrite);
-    let mut memory = fixture.back().memory().expect("a backend has memory");
-    let mapped = memory.map(fixture.front().domid(), granted.gref, Access::ReadOnly);
+    let mut memory = fixture.back.memory().expect("a backend has memory");
+    let mapped = memory.map(fixture.front.domid(), granted.gref, Access::ReadOnly);
     let mapped = mapped.expect("it is granted");
     assert_eq!(read(fixture, granted.gref, 0, 1).0, GrantStatus::Okay);
     assert_eq!(write(fixture, granted.gref, 0, b"x"), GrantStatus::Okay);
@@ -291,33 +284,33 @@ fn a_copy_leaves_a_mapping_in_place<F: Fixture>(fixture: &F) {
     granted.end();
 }
 
-fn a_revoked_grant_is_refused<F: Fixture>(fixture: &F) {
+fn a_revoked_grant_is_refused<H: Hypervisor>(fixture: &Fixture<H>) {
     let granted = Granted::new(fixture, Access::ReadWrite);
     let gref = granted.gref;
     assert_eq!(write(fixture, gref, 0, b"x"), GrantStatus::Okay);
     granted.end();
     assert_ne!(write(fixture, gref, 0, b"y"), GrantStatus::Okay);
     assert_ne!(read(fixture, gref, 0, 1).0, GrantStatus::Okay);
-    let mut memory = fixture.back().memory().expect("a backend has memory");
-    assert!(memory.map(fixture.front().domid(), gref, Access::ReadOnly).is_err());
+    let mut memory = fixture.back.memory().expect("a backend has memory");
+    assert!(memory.map(fixture.front.domid(), gref, Access::ReadOnly).is_err());
 }
 
-fn an_unknown_domain_has_no_grants<F: Fixture>(fixture: &F) {
-    let mut memory = fixture.back().memory().expect("a backend has memory");
+fn an_unknown_domain_has_no_grants<H: Hypervisor>(fixture: &Fixture<H>) {
+    let mut memory = fixture.back.memory().expect("a backend has memory");
     let mut ops = [copy(GrantRef(8), 0, 1), copy(GrantRef(9), 0, 1)];
-    let absent = fixture.absent();
+    let absent = fixture.absent;
     memory.copy_from_peer(absent, &mut ops, &mut [[0u8; 1]]).expect("the call succeeds");
     assert!(ops.iter().all(|op| op.status != GrantStatus::Okay));
     assert!(memory.map(absent, GrantRef(8), Access::ReadOnly).is_err());
 }
 
-fn an_event_reaches_the_other_end<F: Fixture>(fixture: &F) {
+fn an_event_reaches_the_other_end<H: Hypervisor>(fixture: &Fixture<H>) {
     let (front, back) = bound(fixture);
     assert_reach(&front, &back);
     assert_reach(&back, &front);
 }
 
-fn many_events_are_merged<F: Fixture>(fixture: &F) {
+fn many_events_are_merged<H: Hypervisor>(fixture: &Fixture<H>) {
     let (front, back) = bound(fixture);
     for _ in 0..ROUNDS {
         front.notify().expect("the other end is there");
@@ -328,9 +321,9 @@ fn many_events_are_merged<F: Fixture>(fixture: &F) {
     assert_reach(&front, &back);
 }
 
-fn a_port_is_bound_once_by_its_peer<F: Fixture>(fixture: &F) {
-    let (front, back) = (fixture.front(), fixture.back());
-    let absent = fixture.absent();
+fn a_port_is_bound_once_by_its_peer<H: Hypervisor>(fixture: &Fixture<H>) {
+    let (front, back) = (&fixture.front, &fixture.back);
+    let absent = fixture.absent;
     let offered = front.alloc_unbound(back.domid()).expect("there is a port");
     let not_ours = front.alloc_unbound(absent).expect("there is a port");
     assert_ne!(offered.port(), not_ours.port());
@@ -350,13 +343,13 @@ fn a_port_is_bound_once_by_its_peer<F: Fixture>(fixture: &F) {
     assert_refused(back.bind_interdomain(front.domid(), port), ErrorKind::NotFound);
 }
 
-fn a_port_is_bound_again_after_its_peer_left<F: Fixture>(fixture: &F) {
+fn a_port_is_bound_again_after_its_peer_left<H: Hypervisor>(fixture: &Fixture<H>) {
     let (front, back) = bound(fixture);
     drop(back);
     let unheard = front.notify().map_err(|error| error.kind());
     assert!(matches!(unheard, Ok(()) | Err(ErrorKind::NotConnected)));
 
-    let back = fixture.back().bind_interdomain(fixture.front().domid(), front.port());
+    let back = fixture.back.bind_interdomain(fixture.front.domid(), front.port());
     let back = back.unwrap_or_else(|error| panic!("it was left: {error}"));
     assert_reach(&front, &back);
     assert_reach(&back, &front);
@@ -370,16 +363,16 @@ struct Granted<G> {
 }
 
 impl<G: GrantTable> Granted<G> {
-    fn new<F: Fixture<Front: Hypervisor<Grants = G>>>(fixture: &F, access: Access) -> Granted<G> {
-        Granted::to(fixture, fixture.back().domid(), access)
+    fn new<H: Hypervisor<Grants = G>>(fixture: &Fixture<H>, access: Access) -> Granted<G> {
+        Granted::to(fixture, fixture.back.domid(), access)
     }
 
-    fn to<F: Fixture<Front: Hypervisor<Grants = G>>>(
-        fixture: &F,
+    fn to<H: Hypervisor<Grants = G>>(
+        fixture: &Fixture<H>,
         peer: DomId,
         access: Access,
     ) -> Granted<G> {
-        let mut grants = fixture.front().grants().expect("a frontend has grants");
+        let mut grants = fixture.front.grants().expect("a frontend has grants");
         let shared = grants.share(peer, 1, access).expect("there is memory");
         let gref = shared.grefs[0];
         Granted { grants, shared, gref }
@@ -398,33 +391,40 @@ fn copy(gref: GrantRef, offset: u16, len: u16) -> GrantCopy {
     GrantCopy { gref, offset, len, local: 0, local_offset: 0, status: GrantStatus::GeneralError }
 }
 
-fn read<F: Fixture>(fixture: &F, gref: GrantRef, offset: u16, len: u16) -> (GrantStatus, Vec<u8>) {
-    let mut memory = fixture.back().memory().expect("a backend has memory");
+fn read<H: Hypervisor>(
+    fixture: &Fixture<H>,
+    gref: GrantRef,
+    offset: u16,
+    len: u16,
+) -> (GrantStatus, Vec<u8>) {
+    let mut memory = fixture.back.memory().expect("a backend has memory");
     let mut ops = [copy(gref, offset, len)];
     let mut locals = [vec![0; usize::from(len)]];
-    let call = memory.copy_from_peer(fixture.front().domid(), &mut ops, &mut locals);
+    let call = memory.copy_from_peer(fixture.front.domid(), &mut ops, &mut locals);
     call.expect("the call succeeds");
     let ([op], [bytes]) = (ops, locals);
     (op.status, bytes)
 }
 
-fn write<F: Fixture>(fixture: &F, gref: GrantRef, offset: u16, bytes: &[u8]) -> GrantStatus {
-    let mut memory = fixture.back().memory().expect("a backend has memory");
+fn write<H: Hypervisor>(
+    fixture: &Fixture<H>,
+    gref: GrantRef,
+    offset: u16,
+    bytes: &[u8],
+) -> GrantStatus {
+    let mut memory = fixture.back.memory().expect("a backend has memory");
     let len = u16::try_from(bytes.len()).expect("a test writes less than a page");
     let mut ops = [copy(gref, offset, len)];
-    let call = memory.copy_to_peer(fixture.front().domid(), &mut ops, &[bytes]);
+    let call = memory.copy_to_peer(fixture.front.domid(), &mut ops, &[bytes]);
     call.expect("the call succeeds");
     ops[0].status
 }
 
-type FrontEvent<F> = <<F as Fixture>::Front as Hypervisor>::Event;
-type BackEvent<F> = <<F as Fixture>::Back as Hypervisor>::Event;
-
 /// A channel. Its ends may be pending already, because events may have been lost before they were
 /// bound.
-fn bound<F: Fixture>(fixture: &F) -> (FrontEvent<F>, BackEvent<F>) {
-    let front = fixture.front().alloc_unbound(fixture.back().domid()).expect("there is a port");
-    let back = fixture.back().bind_interdomain(fixture.front().domid(), front.port());
+fn bound<H: Hypervisor>(fixture: &Fixture<H>) -> (H::Event, H::Event) {
+    let front = fixture.front.alloc_unbound(fixture.back.domid()).expect("there is a port");
+    let back = fixture.back.bind_interdomain(fixture.front.domid(), front.port());
     let back = back.unwrap_or_else(|error| panic!("the port is for us: {error}"));
     (front, back)
 }

@@ -6,33 +6,15 @@ use ringway_hypervisor::conformance::{self, Fixture};
 use ringway_loopback::{Fault, FaultPoint, Holdings, Limits, Loopback, LoopbackDomain};
 use ringway_wire::DomId;
 
-struct Pair {
-    front: LoopbackDomain,
-    back: LoopbackDomain,
-}
-
-impl Fixture for Pair {
-    type Front = LoopbackDomain;
-    type Back = LoopbackDomain;
-
-    fn front(&self) -> &LoopbackDomain {
-        &self.front
-    }
-
-    fn back(&self) -> &LoopbackDomain {
-        &self.back
-    }
-
-    fn absent(&self) -> DomId {
-        DomId(99)
-    }
+fn pair(front: LoopbackDomain, back: LoopbackDomain) -> Fixture<LoopbackDomain> {
+    Fixture { front, back, absent: DomId(99) }
 }
 
 #[test]
 fn two_domains_pass_the_suite_and_leak_nothing() {
     let machine = Loopback::new();
     let domain = |domid| machine.create_domain(domid, Limits::default()).expect("it is new");
-    conformance::run(&Pair { front: domain(DomId(7)), back: domain(DomId(0)) });
+    conformance::run(&pair(domain(DomId(7)), domain(DomId(0))));
     // One case ends two grants, one after the other, while their page is mapped.
     let kept = Holdings { pages: 2, pages_kept: 2, grants: 2, ..Holdings::default() };
     assert_eq!(machine.holdings(), kept);
@@ -44,7 +26,7 @@ fn two_domains_pass_the_suite_and_leak_nothing() {
 fn a_domain_with_both_roles_passes_the_suite() {
     let machine = Loopback::new();
     let both = machine.create_domain(DomId(0), Limits::default()).expect("it is new");
-    conformance::run(&Pair { front: both.clone(), back: both });
+    conformance::run(&pair(both.clone(), both));
 }
 
 /// Runs the suite on a machine where events of these numbers have this fault, and returns whether
@@ -55,7 +37,7 @@ fn passes_with(point: FaultPoint, faulty: impl IntoIterator<Item = u64>) -> bool
     for nth in faulty {
         machine.add_fault(Fault { domid: DomId(0), point, nth });
     }
-    let pair = Pair { front: both.clone(), back: both };
+    let pair = pair(both.clone(), both);
     catch_unwind(AssertUnwindSafe(|| conformance::run(&pair))).is_ok()
 }
 
