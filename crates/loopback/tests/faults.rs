@@ -1,4 +1,4 @@
-//! Faults, grants that are withdrawn, and limits, as far as neither the suite nor those that use the
+//! Faults, grants that are withdrawn, and limits, as far as neither the suite nor the users of the
 //! machine show them.
 
 use std::io::ErrorKind;
