@@ -121,9 +121,9 @@ impl<K: Kernel> HostDevice<K> {
             };
             return HostDevice::make_bridged(keeper, &bridged, notes).map(Some);
         }
-        let wanted = Wanted { name, renamed, hotplug: Hotplug::read(keys) };
+        let wanted = Wanted { name, renamed, hotplug: Hotplug::read(keys), queues, mtu };
         let note = keeper.note_for(&purpose);
-        let tap = wanted.open(&mut keeper.net, &note, queues, mtu)?;
+        let tap = wanted.open(&mut keeper.net, &note)?;
         let link = keeper.net.link(tap.name())?;
         let attached_to = keys.bridge().or(renamed).unwrap_or(tap.name()).to_owned();
         let mut device = HostDevice::new(tap, purpose, link, queues);

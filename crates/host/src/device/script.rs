@@ -17,42 +17,32 @@ pub(super) struct Wanted<'a> {
     pub(super) renamed: Option<&'a str>,
     /// The state that the script has reported.
     pub(super) hotplug: Hotplug,
+    pub(super) queues: u16,
+    pub(super) mtu: Option<u16>,
 }
 
 impl Wanted<'_> {
     /// A device that waits for a script: down, and on no bridge. A device left by an earlier
     /// process of ours is taken as it is, whatever its current name.
-    pub(super) fn open<K: Kernel>(
-        &self,
-        net: &mut K,
-        note: &str,
-        queues: u16,
-        mtu: Option<u16>,
-    ) -> io::Result<K::Tap> {
+    pub(super) fn open<K: Kernel>(&self, net: &mut K, note: &str) -> io::Result<K::Tap> {
         let tap = match self.find(net, note)? {
             Some(found) => {
-                let (tap, found) = take_over(net, note, found, queues)?;
+                let (tap, found) = take_over(net, note, found, self.queues)?;
                 net.set(&found.name, &[GSO_MAX])?;
                 tap
             }
-            None => self.make(net, note, queues, mtu)?,
+            None => self.make(net, note)?,
         };
         tap.set_offloads(OffloadCaps::ALL)?;
         Ok(tap)
     }
 
-    fn make<K: Kernel>(
-        &self,
-        net: &mut K,
-        note: &str,
-        queues: u16,
-        mtu: Option<u16>,
-    ) -> io::Result<K::Tap> {
+    fn make<K: Kernel>(&self, net: &mut K, note: &str) -> io::Result<K::Tap> {
         let name = &self.name;
-        let tap = net.open_tap(name, queues)?;
+        let tap = net.open_tap(name, self.queues)?;
         // Write the note before the device becomes persistent: none may persist without one.
         let settings = [LinkSetting::Alias(note), GSO_MAX, LinkSetting::Address(HOST_ADDRESS.0)];
-        let mtu = mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
+        let mtu = self.mtu.map(|mtu| LinkSetting::Mtu(mtu.into()));
         net.set(name, &settings.into_iter().chain(mtu).collect::<Vec<_>>())?;
         tap.set_persistent(true)?;
         if self.hotplug == Hotplug::Connected {
