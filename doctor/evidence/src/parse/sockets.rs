@@ -57,16 +57,12 @@ pub struct Socket {
 pub struct More {
     /// Consecutive timeouts.
     pub retransmits: u64,
-    /// How often the time until the next retransmission was doubled.
-    pub backoff: u64,
     /// Microseconds from one retransmission to the next.
     pub rto: u64,
     /// Milliseconds since the last acknowledgement.
     pub last_ack_recv: u64,
     /// Retransmitted segments in total.
     pub total_retrans: u64,
-    /// Segments sent in total.
-    pub segs_out: u64,
     /// The pacing rate in bytes per second, set by its program or by congestion control.
     pub pacing_rate: u64,
     /// The program's limit of the pacing rate; the largest number means no limit.
@@ -79,8 +75,6 @@ pub struct More {
     pub delivered_ce: u64,
     /// The known path MTU.
     pub pmtu: u64,
-    /// Bytes in a packet that arrives, as the kernel estimates them.
-    pub rcv_mss: u64,
     /// Bytes in a packet that this end announced to be able to receive.
     pub advmss: u64,
     /// Bytes that the program here has not read yet.
@@ -91,28 +85,20 @@ pub struct More {
     pub bytes_acked: u64,
     /// Bytes received.
     pub bytes_received: u64,
-    /// Segments with data received.
-    pub data_segs_in: u64,
     /// Segments with data sent, also those that were sent again.
     pub data_segs_out: u64,
     /// The window that the other end offers; also 0 if the kernel does not report it.
     pub snd_wnd: u64,
     /// The window that this end offers; also 0 if the kernel does not report it (before Linux 6.2).
     pub rcv_wnd: u64,
-    /// Bytes that the program here reads in a round trip.
-    pub rcv_space: u64,
     /// The largest window that this end would offer now.
     pub rcv_ssthresh: u64,
-    /// The round trip in microseconds, as a receiver estimates it; 0 if it has not.
-    pub rcv_rtt: u64,
     /// Memory of what has arrived and was not read.
     pub rmem_alloc: u64,
     /// The size of the receive buffer; 0 if it was not recorded.
     pub rcvbuf: u64,
     /// The size of the send buffer; 0 if it was not recorded.
     pub sndbuf: u64,
-    /// Whether both ends agreed to congestion marks.
-    pub has_ecn: bool,
     /// Whether both ends agreed to scale their windows; `None` if nothing says so.
     pub is_scaled: Option<bool>,
     /// Whether the program recently supplied less data than the connection could have sent.
@@ -228,43 +214,35 @@ fn connection_of(
 fn more_of(number: impl Fn(&str) -> u64, is_scaled: Option<bool>) -> More {
     More {
         retransmits: number("retransmits"),
-        backoff: number("backoff"),
         rto: number("rto"),
         last_ack_recv: number("last_ack_recv"),
         total_retrans: number("total_retrans"),
-        segs_out: number("segs_out"),
         pacing_rate: number("pacing_rate"),
         max_pacing_rate: number("max_pacing_rate"),
         reord_seen: number("reord_seen"),
         delivered: number("delivered"),
         delivered_ce: number("delivered_ce"),
         pmtu: number("pmtu"),
-        rcv_mss: number("rcv_mss"),
         advmss: number("advmss"),
         recv_queue: number("recv_queue"),
         send_queue: number("send_queue"),
         bytes_acked: number("bytes_acked"),
         bytes_received: number("bytes_received"),
-        data_segs_in: number("data_segs_in"),
         data_segs_out: number("data_segs_out"),
         snd_wnd: number("snd_wnd"),
         rcv_wnd: number("rcv_wnd"),
-        rcv_space: number("rcv_space"),
         rcv_ssthresh: number("rcv_ssthresh"),
-        rcv_rtt: number("rcv_rtt"),
         rmem_alloc: number("rmem_alloc"),
         rcvbuf: number("rcvbuf"),
         sndbuf: number("sndbuf"),
-        has_ecn: number("options") & ECN > 0,
         is_scaled,
         is_app_limited: number("app_limited") == 1,
         inode: number("inode"),
     }
 }
 
-/// `TCPI_OPT_WSCALE` and `TCPI_OPT_ECN` of `linux/tcp.h`.
+/// `TCPI_OPT_WSCALE` of `linux/tcp.h`.
 const SCALED: u64 = 4;
-const ECN: u64 = 8;
 
 /// The percentage in `1234ms(56.7%)`, from 0 to 1.
 fn percent(value: Option<&str>) -> f64 {

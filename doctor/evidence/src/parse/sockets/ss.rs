@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ECN, SCALED, Socket, connection_of, percent, rate};
+use super::{SCALED, Socket, connection_of, percent, rate};
 use crate::{Gap, Text};
 
 /// Words about a connection that are not its congestion control.
@@ -73,17 +73,15 @@ fn connection(text: &Text, line: usize, words: &[&str]) -> Result<Socket, Gap> {
 }
 
 /// What the tool calls otherwise than `struct tcp_info`; the rest has its names.
-const NAMES: [(&str, &str); 6] = [
+const NAMES: [(&str, &str); 5] = [
     ("mss", "snd_mss"),
-    ("rcvmss", "rcv_mss"),
     ("cwnd", "snd_cwnd"),
     ("ssthresh", "snd_ssthresh"),
     ("notsent", "notsent_bytes"),
     ("ino", "inode"),
 ];
 /// Times in milliseconds, with fractions, that the kernel has in microseconds.
-const MILLISECONDS: [(&str, &str); 3] =
-    [("busy", "busy_time"), ("rto", "rto"), ("rcv_rtt", "rcv_rtt")];
+const MILLISECONDS: [(&str, &str); 2] = [("busy", "busy_time"), ("rto", "rto")];
 /// Times that both have in milliseconds.
 const LAST: [(&str, &str); 3] =
     [("lastsnd", "last_data_sent"), ("lastrcv", "last_data_recv"), ("lastack", "last_ack_recv")];
@@ -105,10 +103,8 @@ fn values<'a>(info: &[&'a str]) -> BTreeMap<&'a str, u64> {
     let mut known = BTreeMap::new();
     // Without `-i` it prints nothing of this.
     if info.iter().any(|word| word.starts_with("rtt:")) {
-        let has = |start: &str| info.iter().any(|word| word.starts_with(start));
-        let flag = |is_set, bit| if is_set { bit } else { 0 };
-        let options = flag(has("wscale:"), SCALED) | flag(info.contains(&"ecn"), ECN);
-        known.insert("options", options);
+        let is_scaled = info.iter().any(|word| word.starts_with("wscale:"));
+        known.insert("options", if is_scaled { SCALED } else { 0 });
     }
     for word in info {
         if *word == "app_limited" {
@@ -129,8 +125,7 @@ fn values<'a>(info: &[&'a str]) -> BTreeMap<&'a str, u64> {
             }
             // The tool prints no `retransmits`; both count timeouts in a row.
             "backoff" => {
-                let count = value.parse().unwrap_or(0);
-                known.extend([("backoff", count), ("retransmits", count)]);
+                known.insert("retransmits", value.parse().unwrap_or(0));
             }
             _ => match (named(&MILLISECONDS), named(&LAST), named(&NAMES)) {
                 (Some(ours), ..) => known.extend(ms().map(|ms| (ours, whole(ms * 1000.0)))),
@@ -182,14 +177,13 @@ mod tests {
         let socket = &sockets.all[0];
         let more = &socket.more;
         assert_eq!(socket.congestion, "bbr");
-        assert_eq!((more.snd_wnd, more.rcv_wnd), (65536, 64512));
-        assert_eq!((more.rcv_space, more.rcv_ssthresh, more.rcv_rtt), (14480, 64088, 1500));
+        assert_eq!((more.snd_wnd, more.rcv_wnd, more.rcv_ssthresh), (65536, 64512, 64088));
         assert_eq!((more.rcvbuf, more.sndbuf, more.rmem_alloc), (131_072, 87040, 10));
-        assert_eq!((more.backoff, more.rto, more.last_ack_recv), (5, 204_000, 7));
+        assert_eq!((more.retransmits, more.rto, more.last_ack_recv), (5, 204_000, 7));
         assert_eq!((more.pacing_rate, more.max_pacing_rate), (300_000, 1_000_000));
         assert_eq!((more.total_retrans, more.reord_seen, more.delivered_ce), (3, 6, 1));
-        assert_eq!((more.rcv_mss, more.advmss, more.pmtu, more.inode), (536, 1448, 1500, 77));
-        assert!(more.has_ecn && more.is_app_limited && socket.gets_no_acknowledgement());
+        assert_eq!((more.advmss, more.pmtu, more.inode), (1448, 1500, 77));
+        assert!(more.is_app_limited && socket.gets_no_acknowledgement());
     }
 
     #[test]
