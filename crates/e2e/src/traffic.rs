@@ -10,8 +10,6 @@ use serde_json::Value;
 
 use crate::host::{Host, Running, SOON, send, text_of, wait_for};
 
-/// Seconds between two reports of iperf3.
-const INTERVAL: f64 = 0.1;
 /// The seconds of a transfer that the test stops when it has seen what it wants.
 pub const UNTIL_STOPPED: u32 = 3600;
 /// Bytes that show that a transfer goes on.
@@ -109,19 +107,6 @@ impl Transfer {
     pub fn rate(&self) -> f64 {
         let rate = &self.report["end"]["sum_received"]["bits_per_second"];
         rate.as_f64().expect("a rate")
-    }
-
-    /// The longest time in seconds in which the receiver got nothing: an upper bound, because the
-    /// intervals before and after may have been almost empty.
-    pub fn longest_gap(&self) -> f64 {
-        let (mut longest, mut now) = (0.0_f64, 0.0_f64);
-        for interval in self.report["intervals"].as_array().expect("a list") {
-            let sum = &interval["sum"];
-            let is_empty = sum["bytes"].as_u64() == Some(0);
-            now = if is_empty { now + sum["seconds"].as_f64().expect("seconds") } else { 0.0 };
-            longest = longest.max(now);
-        }
-        longest + 2.0 * INTERVAL
     }
 }
 
