@@ -124,21 +124,6 @@ fn a_driver_domain_has_no_toolstack_rights() {
 }
 
 #[test]
-fn a_refused_port_reports_the_reason() {
-    let host = Host::start();
-    let guest = host.connect(host.create(Role::Guest));
-    let backend = host.toolstack();
-    let ours = guest.alloc_unbound(DomId(0)).expect("there is a port");
-    let not_ours = guest.alloc_unbound(DomId(5)).expect("there is a port");
-    let bind = |domid, port| backend.bind_interdomain(domid, port);
-    let bound = bind(guest.domid(), ours.port());
-    assert_eq!(kind(bind(guest.domid(), ours.port())), Some(ErrorKind::AddrInUse));
-    assert_eq!(kind(bind(guest.domid(), not_ours.port())), Some(ErrorKind::PermissionDenied));
-    assert_eq!(kind(bind(DomId(5), ours.port())), Some(ErrorKind::NotFound));
-    assert!(bound.expect("it is for us").ack().expect("it can be read"), "it is pending at first");
-}
-
-#[test]
 fn a_guest_has_no_more_ports_than_xen_would_give_it() {
     // Each port takes two descriptors here and two in the broker, which is this process too.
     let limit = getrlimit(Resource::Nofile);
