@@ -223,19 +223,6 @@ fn a_port_number_out_of_range_learns_nothing() {
 }
 
 #[test]
-fn a_live_address_does_not_move_and_an_aged_one_may() {
-    let fdb = Fdb::new(64, 3, 10, 10, 1);
-    assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(0)), Learned::New);
-    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(10)), Learned::OtherPort);
-    assert_eq!(fdb.lookup(mac(1), Ticks(10)), Some(PortId(1)));
-    assert_eq!(fdb.learn(mac(1), PortId(2), Ticks(11)), Learned::Moved);
-    assert_eq!(fdb.lookup(mac(1), Ticks(11)), Some(PortId(2)));
-    // A removed port leaves its addresses to others.
-    fdb.remove_port(PortId(2));
-    assert_eq!(fdb.learn(mac(1), PortId(1), Ticks(11)), Learned::New);
-}
-
-#[test]
 fn a_static_address_neither_moves_nor_ages_nor_counts_against_the_total() {
     let fdb = Fdb::new(2, 4, 8, 10, 1);
     assert_eq!(fdb.learn(mac(9), PortId(3), Ticks(0)), Learned::New);
