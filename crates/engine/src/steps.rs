@@ -208,17 +208,12 @@ pub trait Engines {
     fn now(&self) -> Instant;
 
     /// Chooses an engine for each of the queues of a new port, and gives the queue a place there.
-    /// If the frames of the port go to `patched_to` only, that is considered.
+    /// If the frames of the port go to one other only, that is considered.
     ///
     /// # Errors
     /// The host lacks something for another engine, or the engines are gone; no queue has a place
     /// then.
-    fn choose_places(
-        &mut self,
-        port: PortId,
-        patched_to: Option<PortId>,
-        count: u16,
-    ) -> io::Result<Vec<QueueAddress>>;
+    fn choose_places(&mut self, port: &NewPort<'_>, count: u16) -> io::Result<Vec<QueueAddress>>;
 
     /// All queues of a port have been attached: they may now change places.
     fn attached(&mut self, port: PortId);
@@ -315,7 +310,7 @@ pub fn attach<E: Engines>(
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     let count = u16::try_from(queues.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let places = engines.choose_places(port.id, port.forwarding.patched_to(), count)?;
+    let places = engines.choose_places(&port, count)?;
     attach_at(engines, port, places.into_iter().zip(queues).collect()).map_err(io::Error::other)?;
     engines.attached(port.id);
     Ok(())

@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use ringway_datapath::FramePool;
-use ringway_engine::steps::{self, Command, Engines, Taken};
+use ringway_engine::steps::{self, Command, Engines, NewPort, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
 use ringway_switch::PortId;
 use rustix::io::Errno;
@@ -76,12 +76,7 @@ impl Engines for DataPlane {
         self.now
     }
 
-    fn choose_places(
-        &mut self,
-        port: PortId,
-        patched_to: Option<PortId>,
-        count: u16,
-    ) -> io::Result<Vec<QueueAddress>> {
+    fn choose_places(&mut self, port: &NewPort<'_>, count: u16) -> io::Result<Vec<QueueAddress>> {
         let DataPlane { workers, choices, marks, place_refused, .. } = self;
         let workers = workers.as_mut().ok_or_else(|| io::Error::other(Ended))?;
         if let Some(ports) = place_refused.take() {
@@ -92,7 +87,8 @@ impl Engines for DataPlane {
             }
         }
         let engines = workers.workers.len();
-        let place = |queue| workers.roster.place(port, queue, patched_to, choices.below(engines));
+        let (id, to) = (port.id, port.forwarding.patched_to());
+        let place = |queue| workers.roster.place(id, queue, to, choices.below(engines));
         Ok((0..count).map(place).collect())
     }
 

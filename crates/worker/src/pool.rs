@@ -321,12 +321,8 @@ impl<Q: PortQueue + Wakers + Send + 'static> Engines for Workers<Q> {
         Instant::now()
     }
 
-    fn choose_places(
-        &mut self,
-        port: PortId,
-        patched_to: Option<PortId>,
-        count: u16,
-    ) -> io::Result<Vec<QueueAddress>> {
+    fn choose_places(&mut self, port: &NewPort<'_>, count: u16) -> io::Result<Vec<QueueAddress>> {
+        let (port, patched_to) = (port.id, port.forwarding.patched_to());
         let mut addresses = Vec::new();
         // The frames of a pair then never change workers, which would cost more than serving both
         // queues.

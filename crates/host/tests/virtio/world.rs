@@ -12,7 +12,7 @@ use ringway_datapath::{
     Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
     QueueCounters, QueueTraits, Result, VlanRules, Woken,
 };
-use ringway_engine::steps::{Command, Engines, Taken};
+use ringway_engine::steps::{Command, Engines, NewPort, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
 use ringway_host::{
     AddedVirtio, CallReply, Devices, Event, EventOf, Host, HostConfig, Joining, MemoryOf, Parts,
@@ -105,12 +105,8 @@ impl Engines for Idle {
         self.now
     }
 
-    fn choose_places(
-        &mut self,
-        port: PortId,
-        patched_to: Option<PortId>,
-        count: u16,
-    ) -> io::Result<Vec<QueueAddress>> {
+    fn choose_places(&mut self, port: &NewPort<'_>, count: u16) -> io::Result<Vec<QueueAddress>> {
+        let (port, patched_to) = (port.id, port.forwarding.patched_to());
         self.patched.push(patched_to);
         Ok((0..count).map(|queue| self.roster.place(port, queue, patched_to, 0)).collect())
     }
