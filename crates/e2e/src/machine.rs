@@ -232,16 +232,11 @@ pub(crate) fn wait_for_windows(
     });
 }
 
-/// Bytes that differ from window to window and within one (xorshift).
+/// Bytes that differ from window to window and within one.
 pub(crate) fn numbers(seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    std::iter::repeat_with(next).take(WINDOW / 8).flatten().collect()
+    let mut bytes = vec![0; WINDOW];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 /// Waits until a file exists.

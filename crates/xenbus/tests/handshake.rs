@@ -5,6 +5,7 @@ mod store;
 mod world;
 
 use explore::{Explored, explore};
+use fastrand::Rng;
 use ringway_datapath::OffloadCaps;
 use ringway_xenbus::frontend::{self, QueueCount};
 use ringway_xenbus::{
@@ -255,21 +256,13 @@ fn three_disturbances_at_any_moment_are_survived() {
 
 #[test]
 fn a_long_random_history_always_ends_connected() {
-    for seed in 1..=1000u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut below = |limit: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 33) % limit
-        };
-        let count = |n: u64| [1, 2, 4, 8].into_iter().nth(usize::try_from(n).unwrap_or(0));
+    for seed in 1..=1000 {
+        let mut random = Rng::with_seed(0x5eed_0500 + seed);
         let mut world = World::new(8, QueueCount::AtMost(8)).with_late_reader();
         for _ in 0..400 {
-            let all = [End::Backend, End::Reader, End::Frontend];
-            let end = all[usize::try_from(below(3)).unwrap_or(0)];
-            let queues = count(below(4)).unwrap_or(1);
-            match below(60) {
+            let end = [End::Backend, End::Reader, End::Frontend][random.usize(..3)];
+            let queues = [1, 2, 4, 8][random.usize(..4)];
+            match random.u8(..60) {
                 0 => world.disturb(Disturbance::KillBackend),
                 1 => world.disturb(Disturbance::KillFrontend),
                 2 => world.disturb(Disturbance::OfferChanged(queues)),

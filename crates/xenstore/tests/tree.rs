@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use ringway_wire::xenstore::Op;
 use ringway_xenstore::{DomId, Errno, Quota, SessionId, Tree};
 
@@ -57,18 +58,6 @@ impl Store {
         std::iter::from_fn(|| self.0.next_event(of))
             .map(|event| String::from_utf8(event).expect("events are text").replace('\0', "|"))
             .collect()
-    }
-}
-
-/// A small generator, so that a failure can be repeated from its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).expect("31 bits fit") % limit
     }
 }
 
@@ -366,29 +355,29 @@ fn committed_transactions_are_serializable() {
     let mut conflicts = 0;
     let mut commits = 0;
     for seed in 1..=200u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Rng::with_seed(0x5eed_0400 + seed);
         let mut store = Store::new(Quota::default());
         let by = store.open(0);
         let mut model: BTreeMap<String, String> = BTreeMap::new();
         let mut running: Vec<Running> = Vec::new();
         for _ in 0..120 {
-            if running.len() < 3 && random.below(3) == 0 {
+            if running.len() < 3 && random.usize(..3) == 0 {
                 running.push(Running { id: store.start(by), steps: Vec::new() });
             }
             if running.is_empty() {
                 continue;
             }
-            let index = random.below(running.len());
-            let path = format!("/d{}/n{}", random.below(3), random.below(2));
+            let index = random.usize(..running.len());
+            let path = format!("/d{}/n{}", random.usize(..3), random.usize(..2));
             let Running { id, steps } = &mut running[index];
-            match random.below(5) {
+            match random.usize(..5) {
                 0 | 1 => {
                     let seen = store.read(by, *id, &path);
                     assert!(seen.is_ok() || seen == Err(Errno::Noent));
                     steps.push(Step::Saw(path, seen.ok()));
                 }
                 2 => {
-                    let value = random.below(1000).to_string();
+                    let value = random.usize(..1000).to_string();
                     store.write(by, *id, &path, &value).expect("domain 0 may write");
                     steps.push(Step::Wrote(path, value));
                 }
@@ -435,7 +424,7 @@ fn replay(model: &mut BTreeMap<String, String>, steps: Vec<Step>, seed: u64) {
 fn random_requests_get_replies_and_quotas_hold() {
     let quota = Quota { nodes: 40, ..Quota::default() };
     let (mut store, dom0, one, two) = with_two_guests(quota);
-    let mut random = Random(0x1234_5678_9abc_def1);
+    let mut random = Rng::with_seed(0x5eed_0400);
     let words = [
         "",
         "a",
@@ -459,13 +448,12 @@ fn random_requests_get_replies_and_quotas_hold() {
         "//",
     ];
     for _ in 0..30_000 {
-        let by = [one, two][random.below(2)];
-        let kind = u32::try_from(random.below(26)).expect("it is small");
-        let tx = u32::try_from(random.below(4)).expect("it is small");
+        let by = [one, two][random.usize(..2)];
+        let (kind, tx) = (random.u32(..26), random.u32(..4));
         let mut payload = Vec::new();
-        for _ in 0..random.below(4) {
-            payload.extend_from_slice(words[random.below(words.len())].as_bytes());
-            payload.push(if random.below(20) == 0 { b'x' } else { 0 });
+        for _ in 0..random.usize(..4) {
+            payload.extend_from_slice(words[random.usize(..words.len())].as_bytes());
+            payload.push(if random.usize(..20) == 0 { b'x' } else { 0 });
         }
         let _ = store.0.request(by, kind, tx, &payload);
         store.events(by);
