@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use fastrand::Rng;
 use ringway_doctor::evidence::{Source, archive};
 use ringway_doctor::fact::Host;
 use ringway_doctor::finding::{Finding, Severity};
@@ -35,33 +36,16 @@ fn tears() -> usize {
     if std::env::var_os("RINGWAY_NIGHTLY").is_some() { TEARS_NIGHTLY } else { TEARS }
 }
 
-/// SplitMix64: any seed is a good one.
-struct Random(u64);
+/// The generator and its seed.
+fn seeded() -> (Rng, u64) {
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    (Rng::with_seed(seed), seed)
+}
 
-impl Random {
-    fn seeded() -> (Random, u64) {
-        let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-        (Random(seed), seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A random number below `end`, which must not be 0.
-    fn below(&mut self, end: usize) -> usize {
-        let end = u64::try_from(end).expect("a length");
-        usize::try_from(self.next() % end).expect("below a length")
-    }
-
-    fn key(&mut self, pieces: &Pieces) -> String {
-        let index = self.below(pieces.len());
-        pieces.keys().nth(index).expect("within").clone()
-    }
+/// The path of one of a host's files.
+fn key(random: &mut Rng, pieces: &Pieces) -> String {
+    let index = random.usize(..pieces.len());
+    pieces.keys().nth(index).expect("within").clone()
 }
 
 /// All fixtures with their names.
@@ -146,11 +130,11 @@ fn assert_by_the_rules(findings: &[Finding], how: &str) {
 }
 
 /// Damages a file like a full disk, a crash or a foreign encoding.
-fn tear(random: &mut Random, pieces: &mut Pieces) -> String {
-    let path = random.key(pieces);
+fn tear(random: &mut Rng, pieces: &mut Pieces) -> String {
+    let path = key(random, pieces);
     let bytes = pieces.get_mut(&path).expect("there");
-    let at = random.below(bytes.len() + 1);
-    let how = match random.below(5) {
+    let at = random.usize(..bytes.len() + 1);
+    let how = match random.usize(..5) {
         0 => {
             bytes.truncate(at);
             "cut"
@@ -177,16 +161,16 @@ fn tear(random: &mut Random, pieces: &mut Pieces) -> String {
 }
 
 /// Alters evidence, which may remain valid: that cannot be determined.
-fn alter(random: &mut Random, hosts: &[(String, Pieces)], pieces: &mut Pieces) -> String {
-    let path = random.key(pieces);
-    let foreign = &hosts[random.below(hosts.len())].1;
-    let foreign = foreign[&random.key(foreign)].clone();
+fn alter(random: &mut Rng, hosts: &[(String, Pieces)], pieces: &mut Pieces) -> String {
+    let path = key(random, pieces);
+    let foreign = &hosts[random.usize(..hosts.len())].1;
+    let foreign = foreign[&key(random, foreign)].clone();
     let bytes = pieces.get_mut(&path).expect("there");
-    let how = match random.below(4) {
+    let how = match random.usize(..4) {
         0 => {
-            for _ in 0..=random.below(4) {
-                let at = random.below(bytes.len().max(1));
-                let bit = random.below(8);
+            for _ in 0..=random.usize(..4) {
+                let at = random.usize(..bytes.len().max(1));
+                let bit = random.usize(..8);
                 if let Some(byte) = bytes.get_mut(at) {
                     *byte ^= 1 << bit;
                 }
@@ -220,20 +204,20 @@ const HUGE: [&str; 8] = [
     "99999999999999999999999999999999999999999999",
 ];
 
-fn with_huge_number(random: &mut Random, bytes: &[u8]) -> Vec<u8> {
+fn with_huge_number(random: &mut Rng, bytes: &[u8]) -> Vec<u8> {
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let starts: Vec<usize> =
         (0..bytes.len()).filter(|at| is_digit(*at) && (*at == 0 || !is_digit(at - 1))).collect();
     if starts.is_empty() {
         return bytes.to_vec();
     }
-    let start = starts[random.below(starts.len())];
+    let start = starts[random.usize(..starts.len())];
     let end = (start..).find(|at| !is_digit(*at)).expect("the bytes end");
-    let huge = HUGE[random.below(HUGE.len())].as_bytes();
+    let huge = HUGE[random.usize(..HUGE.len())].as_bytes();
     [&bytes[..start], huge, &bytes[end..]].concat()
 }
 
-fn swap_lines(random: &mut Random, bytes: &mut Vec<u8>, foreign: &[u8]) {
+fn swap_lines(random: &mut Rng, bytes: &mut Vec<u8>, foreign: &[u8]) {
     let lines = |bytes: &[u8]| -> Vec<Vec<u8>> {
         bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
     };
@@ -241,16 +225,16 @@ fn swap_lines(random: &mut Random, bytes: &mut Vec<u8>, foreign: &[u8]) {
     if own.is_empty() || foreign.is_empty() {
         return;
     }
-    let at = random.below(own.len());
-    own[at].clone_from(&foreign[random.below(foreign.len())]);
-    let other = random.below(own.len());
+    let at = random.usize(..own.len());
+    own[at].clone_from(&foreign[random.usize(..foreign.len())]);
+    let other = random.usize(..own.len());
     own.swap(at, other);
     *bytes = own.concat();
 }
 
 #[test]
 fn what_is_torn_is_no_new_diagnosis() {
-    let (mut random, seed) = Random::seeded();
+    let (mut random, seed) = seeded();
     let mut failures = Vec::new();
     for (name, pieces) in hosts() {
         let whole = diagnose_pieces(&pieces, &name);
@@ -267,13 +251,13 @@ fn what_is_torn_is_no_new_diagnosis() {
 
 #[test]
 fn what_is_altered_is_no_crash() {
-    let (mut random, seed) = Random::seeded();
+    let (mut random, seed) = seeded();
     let hosts = hosts();
     for (name, pieces) in &hosts {
         for _ in 0..tears() {
             let mut altered = pieces.clone();
             let mut how = format!("{name}, seed {seed}");
-            for _ in 0..=random.below(3) {
+            for _ in 0..=random.usize(..3) {
                 if altered.len() > 1 {
                     how = format!("{how}: {}", alter(&mut random, &hosts, &mut altered));
                 }
@@ -285,13 +269,13 @@ fn what_is_altered_is_no_crash() {
 
 #[test]
 fn files_of_two_hosts_and_swapped_samples_are_no_crash() {
-    let (mut random, seed) = Random::seeded();
+    let (mut random, seed) = seeded();
     let hosts = saved::hosts();
     for (name, pieces) in &hosts {
-        let (other, foreign) = &hosts[random.below(hosts.len())];
+        let (other, foreign) = &hosts[random.usize(..hosts.len())];
         let mut mixed = pieces.clone();
         for (path, text) in foreign {
-            if random.below(2) == 0 {
+            if random.usize(..2) == 0 {
                 mixed.insert(path.clone(), text.clone());
             }
         }
@@ -301,7 +285,7 @@ fn files_of_two_hosts_and_swapped_samples_are_no_crash() {
         let mut swapped = pieces.clone();
         for (path, text) in pieces {
             let Some(rest) = path.strip_prefix("sample-2/") else { continue };
-            if random.below(2) == 0 {
+            if random.usize(..2) == 0 {
                 let before = swapped.insert(format!("sample-1/{rest}"), text.clone());
                 swapped.insert(path.clone(), before.unwrap_or_default());
             }
@@ -313,7 +297,7 @@ fn files_of_two_hosts_and_swapped_samples_are_no_crash() {
 
 #[test]
 fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
-    let (mut random, seed) = Random::seeded();
+    let (mut random, seed) = seeded();
     let mut failures = Vec::new();
     for (name, pieces) in hosts() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -327,7 +311,7 @@ fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
         let whole = diagnose_pieces(&pieces, &name);
         assert_eq!(diagnose(&name), whole, "{name}: not what its tar says");
         for _ in 0..DIRECTORIES {
-            let path = random.key(&pieces);
+            let path = key(&mut random, &pieces);
             let target = dir.path().join(&path);
             fs::remove_file(&target).expect("there");
             let how = spoil(&mut random, &target);
@@ -342,8 +326,8 @@ fn a_directory_with_loops_holes_and_pipes_is_no_new_diagnosis() {
 }
 
 /// Makes something that is no file of a host.
-fn spoil(random: &mut Random, target: &Path) -> &'static str {
-    match random.below(5) {
+fn spoil(random: &mut Rng, target: &Path) -> &'static str {
+    match random.usize(..5) {
         0 => {
             symlink(target, target).expect("linked");
             "a loop"
@@ -419,11 +403,11 @@ fn a_hostile_tar_is_refused_or_says_no_more_than_its_sound_part() {
 
 #[test]
 fn a_tar_that_ends_anywhere_is_no_crash() {
-    let (mut random, seed) = Random::seeded();
+    let (mut random, seed) = seeded();
     for (name, pieces) in hosts().iter().step_by(4) {
         let bytes = tar_of(pieces);
         for _ in 0..tears() / 8 {
-            let end = random.below(bytes.len());
+            let end = random.usize(..bytes.len());
             let Ok(source) = archive::read(&bytes[..end]) else { continue };
             // Entries after the cut are missing as if they had never existed.
             let how = format!("{name}, up to {end}, seed {seed}");
