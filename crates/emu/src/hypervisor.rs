@@ -16,9 +16,9 @@ use crate::peers::{Peers, map_memory};
 use crate::protocol::Call;
 use crate::table::Table;
 
-/// A domain, which lives as long as this or any handle created from it. Domain 0 does not die with
-/// them.
-#[derive(Debug)]
+/// A domain, which lives as long as this, a clone or any handle created from it. Domain 0 does not
+/// die with them.
+#[derive(Debug, Clone)]
 pub struct EmuHypervisor {
     domid: DomId,
     broker: Arc<Connection>,

@@ -4,19 +4,18 @@ use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ringway_control::{GuestRequest, GuestVifStatus, RunDir};
 use ringway_e2e::host::{Host, SOON, describe, text_of};
 use ringway_e2e::shared_turn;
-use ringway_emu::{EmuEvent, EmuGrants, EmuHypervisor, EmuMemory, NewDomain, Role};
+use ringway_emu::{EmuHypervisor, NewDomain, Role};
 use ringway_frontend::{FrontendConfig, Interface, Sockets};
 use ringway_hypervisor::Hypervisor;
 use ringway_steering::FlowKey;
 use ringway_sys::namespace;
 use ringway_vif_shell::device;
-use ringway_wire::{DomId, EvtchnPort};
+use ringway_wire::DomId;
 use ringway_worker::{Policy, Polling, WorkersConfig};
 use ringway_xenbus::{Device, Vif};
 use ringway_xenstore::{Client, Permissions, Rights, domain_path};
@@ -27,40 +26,12 @@ const QUEUES: u16 = 2;
 /// Pages of a queue: two rings and 512 buffers.
 const QUEUE_BYTES: u64 = 514 * 4096;
 
-/// A domain that outlives the processes of its frontend, as on Xen.
-struct SharedHypervisor(Arc<EmuHypervisor>);
-
-impl Hypervisor for SharedHypervisor {
-    type Memory = EmuMemory;
-    type Grants = EmuGrants;
-    type Event = EmuEvent;
-
-    fn domid(&self) -> DomId {
-        self.0.domid()
-    }
-
-    fn memory(&self) -> io::Result<EmuMemory> {
-        self.0.memory()
-    }
-
-    fn grants(&self) -> io::Result<EmuGrants> {
-        self.0.grants()
-    }
-
-    fn alloc_unbound(&self, remote: DomId) -> io::Result<EmuEvent> {
-        self.0.alloc_unbound(remote)
-    }
-
-    fn bind_interdomain(&self, remote: DomId, port: EvtchnPort) -> io::Result<EmuEvent> {
-        self.0.bind_interdomain(remote, port)
-    }
-}
-
 /// A guest in the network namespace of the test, and the toolstack beside it.
 pub(crate) struct Guest<'a> {
     host: &'a Host,
     store: Client,
-    hypervisor: Arc<EmuHypervisor>,
+    /// The domain outlives the processes of its frontend, as on Xen.
+    hypervisor: EmuHypervisor,
     frontend: Option<Frontend>,
 }
 
@@ -101,7 +72,7 @@ impl<'a> Guest<'a> {
         let own = Permissions::new(domid, Rights::None);
         store.set_permissions(&format!("{home}/error"), &own).expect("set");
         let hypervisor = EmuHypervisor::connect(&host.dir(), domid).expect("it is free");
-        Some(Guest { host, store, hypervisor: Arc::new(hypervisor), frontend: None })
+        Some(Guest { host, store, hypervisor, frontend: None })
     }
 
     pub(crate) fn start(&mut self) {
@@ -126,7 +97,7 @@ impl<'a> Guest<'a> {
             interfaces: [].into(),
             others: Interface { queues: Some(QUEUES), ..Interface::default() },
         };
-        let hypervisor = SharedHypervisor(Arc::clone(&self.hypervisor));
+        let hypervisor = self.hypervisor.clone();
         let sockets = Sockets::open(&dir.guest(NAME)).expect("sockets can be made");
         let store_of_it = Client::from_stream(stream);
         let run = move || ringway_frontend::run(hypervisor, store_of_it, config, sockets, stopped);
