@@ -65,9 +65,7 @@ pub trait PortQueue {
 
     /// How far the peer has come in what left by this queue; `None` if the queue cannot know. That
     /// of a frontend cannot: a response says that a frame was copied, not that it was forwarded.
-    fn peer_progress(&mut self) -> Option<PeerProgress> {
-        None
-    }
+    fn peer_progress(&mut self) -> Option<PeerProgress>;
 }
 
 /// A queue whose events are descriptors that a thread can wait for.

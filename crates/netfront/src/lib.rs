@@ -79,8 +79,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use ringway_datapath::{
-    Budget, Ends, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortQueue,
-    QueueCounters, QueueTraits, Result, Wakers, Woken,
+    Budget, Ends, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, PeerProgress, Pending,
+    PortQueue, QueueCounters, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_hypervisor::{Access, Direction, EventChannel, GrantTable, QueueEvents, StillInUse};
 use ringway_ring::{FrontRing, Notify, Rx, Tx, Waiting};
@@ -425,6 +425,10 @@ impl<G: GrantTable, E: EventChannel> PortQueue for VifQueue<G, E> {
         }
         self.tx_responses_awaited = if room == 0 { self.tx_responses_per_wake } else { 0 };
         Some(room)
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
+        None
     }
 }
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use ringway_datapath::{
     Budget, Checksum, DropReason, Ends, Frame, FrameBatch, FramePool, FrameQueue, MacAddr,
-    OffloadCaps, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueTraits, Result,
-    SMALL_LEN, Wakers, Woken, segment,
+    OffloadCaps, PeerProgress, Pending, PoolBudget, PortQueue, Probe, QueueCounters, QueueTraits,
+    Result, SMALL_LEN, Wakers, Woken, segment,
 };
 
 use crate::canary::Canary;
@@ -456,6 +456,10 @@ impl PortQueue for DeviceQueue {
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
         None
     }
 }

@@ -11,8 +11,8 @@ use ringway_datapath::merge::{Place, Run, merge_batch};
 use ringway_datapath::vnet::{offload_of, vnet_for_tap};
 use ringway_datapath::{
     BODY_LEN_MAX, Budget, DropReason, End, Ends, Frame, FrameBatch, FramePool, FrameQueue,
-    MIDDLE_LEN, OffloadCaps, PIECES_MAX, PagePool, Pending, PortQueue, Probe, QueueCounters,
-    QueueDown, QueueTraits, Result, Side, Wakers, Woken,
+    MIDDLE_LEN, OffloadCaps, PIECES_MAX, PagePool, PeerProgress, Pending, PortQueue, Probe,
+    QueueCounters, QueueDown, QueueTraits, Result, Side, Wakers, Woken,
 };
 use ringway_sys::SharedPages;
 use ringway_sys::tun::{PARTS_MAX, Part, TunFile, WriteOutcome};
@@ -300,6 +300,10 @@ impl PortQueue for TapQueue {
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
         None
     }
 }

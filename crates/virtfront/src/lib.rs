@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_datapath::{
-    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, Pending, PortQueue, QueueCounters,
-    QueueDown, QueueTraits, Result, Wakers, Woken,
+    Budget, FrameBatch, FrameForm, FramePool, FrameQueue, PeerProgress, Pending, PortQueue,
+    QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_sys::eventfd::EventFd;
 use ringway_virtio::{Access, Buffer, DriverHalf, Notify, QueueOptions, QueuePlace, Waiting};
@@ -185,6 +185,10 @@ impl PortQueue for QueuePair {
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
         None
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringway_calls::{BackendRequest, VifStatus};
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PoolBudget, PortQueue,
-    QueueCounters, QueueTraits, Result, VlanRules, Woken,
+    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerProgress, Pending, PoolBudget,
+    PortQueue, QueueCounters, QueueTraits, Result, VlanRules, Woken,
 };
 use ringway_engine::steps::{Command, Engines, NewPort, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
@@ -59,6 +59,10 @@ impl PortQueue for Silent {
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
         None
     }
 }

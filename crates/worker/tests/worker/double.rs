@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ringway_datapath::{
-    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, Pending, PortQueue,
-    Probe, QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
+    BATCH, Budget, Frame, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerProgress, Pending,
+    PortQueue, Probe, QueueCounters, QueueDown, QueueTraits, Result, Wakers, Woken,
 };
 use ringway_steering::FlowKey;
 use ringway_switch::{FloodBudget, FloodLimit, Ticks};
@@ -309,6 +309,10 @@ impl PortQueue for TestPort {
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
         None
     }
 }

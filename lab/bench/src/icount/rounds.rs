@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use anyhow::bail;
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, Pending, PortQueue, PortRules,
-    QueueTraits, Result, Woken,
+    Budget, FrameBatch, FramePool, FrameQueue, MacAddr, OffloadCaps, PeerProgress, Pending,
+    PortQueue, PortRules, QueueTraits, Result, Woken,
 };
 use ringway_switch::{Binding, PortId, PortPolicy};
 
@@ -120,6 +120,10 @@ impl PortQueue for Vif {
     }
 
     fn room_for(&mut self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn peer_progress(&mut self) -> Option<PeerProgress> {
         None
     }
 }
