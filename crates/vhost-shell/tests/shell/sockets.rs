@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringway_vhost::backend::{FEATURES, Missing, PROTOCOL_FEATURES};
@@ -28,6 +28,14 @@ use crate::guest::{Guest, region};
 
 fn end(path: &Path, mode: Mode) -> BackendEnd {
     BackendEnd::new(Endpoint::new(path, mode, Instant::now()).expect("a place to meet"))
+}
+
+/// An end that makes a socket, in a directory for as long as that lives, and its device.
+fn server() -> (TempDir, PathBuf, BackendEnd, Recorder) {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("vm1.sock");
+    let end = end(&path, Mode::Server);
+    (dir, path, end, Recorder::new(2))
 }
 
 #[test]
@@ -143,9 +151,7 @@ fn front_ends_dial_a_socket_that_we_make() {
 
 #[test]
 fn what_is_missing_of_a_queue_is_said_also_when_its_front_end_has_left() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
     let missing =
         "ring 1, on which the guest transmits, has no size, no addresses, no base, no kick";
@@ -196,9 +202,7 @@ fn a_removed_socket_of_ours_is_made_again_and_never_replaces_another() {
 
 #[test]
 fn a_socket_is_made_again_when_a_front_end_leaves() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let guest = UnixStream::connect(&path).expect("it listens");
     until(&mut end, &mut device, "connected", |end, _| end.session().is_some());
     fs::remove_file(&path).expect("it was made");
@@ -362,9 +366,7 @@ fn a_flood_of_messages_and_half_a_message_have_no_more_than_a_turn() {
 
 #[test]
 fn a_message_may_come_in_pieces_and_the_next_has_its_own_time() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let mut socket = UnixStream::connect(&path).expect("it listens");
     let bytes = Request::SetOwner.write(Ack::No).bytes();
     let mut now = Instant::now();
@@ -381,9 +383,7 @@ fn a_message_may_come_in_pieces_and_the_next_has_its_own_time() {
 
 #[test]
 fn a_protocol_violation_closes_the_connection_and_delays_the_next() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let (mut pauses, mut now) = (Vec::new(), Instant::now());
     for closed in 1..=3 {
         let mut socket = UnixStream::connect(&path).expect("it listens");
@@ -403,9 +403,7 @@ fn a_protocol_violation_closes_the_connection_and_delays_the_next() {
 
 #[test]
 fn a_client_that_reads_no_reply_is_disconnected() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let mut socket = UnixStream::connect(&path).expect("it listens");
     socket.set_nonblocking(true).expect("a socket of ours");
     let asked = Request::GetFeatures.write(Ack::No).bytes();
@@ -419,9 +417,7 @@ fn a_client_that_reads_no_reply_is_disconnected() {
 
 #[test]
 fn memory_removed_while_rings_run_may_return_and_is_reported_once() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
     guest.serve(&mut end, &mut device);
     for _ in 0..3 {
@@ -448,9 +444,7 @@ fn memory_removed_while_rings_run_may_return_and_is_reported_once() {
 
 #[test]
 fn what_the_host_refuses_ends_the_connection_with_its_reason() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     device.refusal = Some("the region is longer than its file".to_owned());
     let mut socket = UnixStream::connect(&path).expect("it listens");
     socket
@@ -462,9 +456,7 @@ fn what_the_host_refuses_ends_the_connection_with_its_reason() {
 
 #[test]
 fn a_front_end_that_leaves_after_it_read_the_number_of_queues_may_want_more() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let mut socket = UnixStream::connect(&path).expect("it listens");
     for request in [Request::SetProtocolFeatures(PROTOCOL_FEATURES), Request::GetQueueNum] {
         socket.write_all(&request.write(Ack::No).bytes()).expect("there is room");
@@ -489,9 +481,7 @@ fn lingering(time: Duration) -> (OwnedFd, TcpStream) {
 
 #[test]
 fn a_descriptor_that_takes_long_to_close_delays_no_other() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let socket = UnixStream::connect(&path).expect("it listens");
     socket.set_nonblocking(true).expect("a socket of ours");
     let mut front_end = Connection::new(socket.into());
@@ -516,9 +506,7 @@ fn a_descriptor_that_takes_long_to_close_delays_no_other() {
 
 #[test]
 fn a_front_end_that_fails_early_waits_longer_each_time() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let mut pauses = Vec::new();
     for _ in 0..3 {
         let mut guest = Guest::new(UnixStream::connect(&path).expect("it listens"));
@@ -532,9 +520,7 @@ fn a_front_end_that_fails_early_waits_longer_each_time() {
 
 #[test]
 fn nothing_is_read_while_an_area_is_on_its_way_by_another_hand() {
-    let dir = TempDir::new().expect("a directory");
-    let path = dir.path().join("vm1.sock");
-    let (mut end, mut device) = (end(&path, Mode::Server), Recorder::new(2));
+    let (_dir, path, mut end, mut device) = server();
     let socket = UnixStream::connect(&path).expect("it listens");
     let mut guest = Guest::new(socket.try_clone().expect("a descriptor"));
     guest.serve(&mut end, &mut device);
