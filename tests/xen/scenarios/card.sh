@@ -47,6 +47,8 @@ for list in 1 2; do
     done
 done | tc -batch -
 bursts="ip netns exec far taskset 2 iperf3 --client 10.77.1.1 --udp -b 0 -l 60000 -w 4M -t 250"
+# waits: the server does not say when it has ended the last run
+bursts="until $bursts; do sleep 0.5; done"
 while_running "$bursts" dom0 "ringway doctor record /tmp/card-small-ring.tar --interval 5"
 judge dom0 card-small-ring D29 sick
 
@@ -87,7 +89,8 @@ congestion_control() {
 }
 chosen=$(congestion_control)
 echo bbr > /proc/sys/net/ipv4/tcp_congestion_control
-near="iperf3 --client 10.77.2.2 -t 250"
+# waits: as above
+near="until iperf3 --client 10.77.2.2 -t 250; do sleep 0.5; done"
 while_running "$near" dom0 "ringway doctor record /tmp/card-bbr.tar --interval 5"
 # It is a warning only where no CPU is full, which emulated ones usually are.
 expect "BBR is found" true "$(ringway doctor --root /tmp/card-bbr.tar --check D26 --json |

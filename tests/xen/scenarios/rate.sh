@@ -54,11 +54,13 @@ begin() {
     start=$(now)
     before=$(bytes tx)
 }
-iperf3 --client 10.77.0.2 --connect-timeout $((PATIENCE * 60000)) --time 36000 > "$state/receives" 2>&1 &
+client="iperf3 --client 10.77.0.2 --connect-timeout $((PATIENCE * 60000)) --time 36000"
+# waits: the server does not say when it has ended the last run
+setsid bash -c "until $client; do sleep 0.5; done" > "$state/receives" 2>&1 &
 receives=$!
 begin
 wait_until 120 "more to the guest than its rate, which is for what it sends" exceeds
 measure dom0_to_guest_bits_per_s $((8 * ($(bytes tx) - before) * 1000000 / ($(now) - start)))
-kill $receives
+kill -- -$receives
 wait $receives || true
 guest_destroy a
