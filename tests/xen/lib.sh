@@ -610,13 +610,22 @@ check_ping() {
 
 # TCP from dom0 to a guest's server, or with `-R` back; prints bits per second: ADDRESS [OPTION]...
 iperf() {
-    local address=$1 limit
+    local address=$1 limit=${IPERF_LIMIT:-90} end
     shift
-    limit=${IPERF_LIMIT:-90}
-    within "$limit" iperf3 --client "$address" --connect-timeout $((PATIENCE * 60000)) --json "$@" \
-        > "$state/iperf.json" 2> "$state/iperf.err" ||
-        { say "iperf3: $(jq -r '.error // empty' "$state/iperf.json") $(cat "$state/iperf.err")"; return 1; }
-    jq '.end | (.sum_received // .sum).bits_per_second | round' "$state/iperf.json"
+    end=$((SECONDS + PATIENCE * limit))
+    while :; do
+        # Its status may be 0 although there is an error in the report.
+        within "$limit" iperf3 --client "$address" --connect-timeout $((PATIENCE * 60000)) --json "$@" \
+            > "$state/iperf.json" 2> "$state/iperf.err" || true
+        if [ -s "$state/iperf.json" ] &&
+            jq -e '.end | (.sum_received // .sum).bits_per_second | round' "$state/iperf.json" 2> /dev/null; then
+            return
+        fi
+        say "iperf3: $(jq -r '.error // empty' "$state/iperf.json" || true) $(cat "$state/iperf.err")" >&2
+        # A run that has begun is not tried again.
+        [ $SECONDS -lt $end ] && grep -q '"intervals":[[:space:]]*\[\]' "$state/iperf.json" || return 1
+        sleep 0.5 # waits: the server does not say when it has ended the last run
+    done
 }
 
 # Sends random bytes from one end to the other and compares what arrived: FROM TO ADDRESS [MIB]
@@ -715,6 +724,7 @@ at() {
 # A server in a guest for `iperf`, and for other guests: NAME
 iperf_serve() {
     guest "$1" "iperf3 --server --daemon"
+    wait_until 60 "a server in $1" guest "$1" 'ss -ltn | grep -q :5201'
 }
 
 # --- races ---------------------------------------------------------------------------------------
