@@ -284,6 +284,12 @@ reaches_with() {
     in_guest "$1" ping -n -q -c 1 -W 1 -M "do" -s $(($3 - 28)) "$2"
 }
 
+# Pings that a guest's kernel has had, whether it replies or not: NAME
+pings_had() {
+    in_guest "$1" cat /proc/net/snmp | awk '/^Icmp: / && !seen++ { for (i = 1; i <= NF; i++) if ($i == "InEchos") column = i; next }
+        /^Icmp: / { print $column }'
+}
+
 # Sends data to a guest's echo server, and compares what comes back: NAME ADDRESS
 check_tcp() {
     local data=$state/data
