@@ -94,16 +94,15 @@ mutants: ## break the code that a branch has changed, place by place: which defe
 	    | wc -l) / 30)), --in-diff target/mutants.diff)
 
 virtio-migrate: ## migrate a virtual machine between two QEMUs under traffic; count lost pings
-	scripts/install-packages test
+	scripts/install-packages virtio-migrate
 	RINGWAY_NIGHTLY=1 $(CARGO) test --package ringway --test e2e migration -- --nocapture
 
 virtio-dpdk: ## pass data through every layout of DPDK's virtio driver; a few minutes
-	scripts/install-packages test
+	scripts/install-packages virtio-dpdk
 	RINGWAY_NIGHTLY=1 $(CARGO) test --package ringway --test e2e dpdk -- --nocapture
 
 virtio-admin: ## execute docs/virtio.md and first-steps.md on whole Debians 12 and 13: package, systemd, libvirt
-	scripts/install-packages test
-	scripts/install-packages xen
+	scripts/install-packages virtio-admin
 	$(MAKE) deb
 	tests/virtio/service bookworm
 	tests/virtio/service trixie
