@@ -107,7 +107,8 @@ impl SourceFile {
             || FILES_OF_TESTS.iter().any(|name| path.ends_with(name));
         let mut is_next = false;
         (1..).zip(self.text.lines()).map(move |(number, text)| {
-            is_test |= is_next && text.starts_with("mod ") && text.ends_with('{');
+            let is_module = text.trim_start_matches("pub(crate) ").starts_with("mod ");
+            is_test |= is_next && is_module && text.ends_with('{');
             is_next = is_for_tests(text) || (is_next && text.starts_with('#'));
             Line { number, text, is_test }
         })
@@ -184,6 +185,7 @@ mod tests {
             |path: &str, text: &str| file(path, text).lines().filter(|it| it.is_test).count();
         let module = "fn f() {}\n\n#[cfg(test)]\nmod tests {\n    sleep(B);\n}\n";
         assert_eq!(count("a/src/a.rs", module), 3);
+        assert_eq!(count("a/src/a.rs", &module.replace("mod tests", "pub(crate) mod tests")), 3);
         let some = module.replace("cfg(test)", "cfg(all(test, not(feature = \"loom\")))");
         assert_eq!(count("a/src/a.rs", &some), 3);
         assert_eq!(count("a/src/a.rs", &module.replace("cfg(test)", "cfg(not(test))")), 0);
