@@ -21,8 +21,8 @@ help: ## print this list
 
 # Built with less optimisation than a release, which would take three times as long.
 demo: ## run a demonstration, in a few minutes: guests, a switch and real traffic on this machine
-	@echo 'demo: installs a compiler and iperf3 if they are missing, then downloads and builds some'
-	@echo 'demo: 120 crates, which takes 1 to 3 minutes on two CPUs, then runs for 10 seconds'
+	@echo 'demo: installs a compiler and iperf3, up to 170 MB of packages, if they are missing, then'
+	@echo 'demo: downloads and builds some 120 crates in 1 to 3 minutes on two CPUs, then runs for 10 s'
 	scripts/install-packages demo
 	$(CARGO) run --profile demo --package ringway -- demo
 
