@@ -1,8 +1,9 @@
 //! What users see of a virtio vif, and can set: the same as for a Xen vif.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
-use ringway_e2e::host::{Host, Member, Running, SOON, describe, ringway, send, text_of};
+use ringway_e2e::host::{Host, Member, Running, SOON, describe, ringway, send, text_of, wait_for};
 use ringway_e2e::machine::{ADDRESS, EchoConnection};
 use ringway_e2e::shared_turn;
 use ringway_e2e::traffic::Carried;
@@ -279,18 +280,25 @@ fn a_rate_limits_what_a_virtio_guest_transmits_and_another_what_it_receives() {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path();
     let host = Host::start(&description(dir, &[("vm1", "server")]));
-    let _guest = guest_with(dir, "vm1", Maker::Backend, "iperf3 -s > /dev/null &");
-    wait_for_queues(&host, 4);
-    host.ping("a", ADDRESS);
     let sent: fn(&Host) -> u64 = |host| host.tx_bytes("vm1");
     let received: fn(&Host) -> u64 = |host| host.rx_bytes("vm1");
-    for (limit, megabits, more, bytes) in
-        [("rate", 16, Some("-R"), sent), ("rate-rx", 8, None, received)]
-    {
+    let limits = [("rate", "5201", 16, Some("-R"), sent), ("rate-rx", "5202", 8, None, received)];
+    // A server is closed for a moment between two runs, so each client has its own.
+    let server = |(limit, port, ..): &(&str, &str, _, _, _)| {
+        format!("iperf3 -s -p {port} --forceflush > {} & ", dir.join(limit).display())
+    };
+    let servers: String = limits.iter().map(server).collect();
+    let _guest = guest_with(dir, "vm1", Maker::Backend, &servers);
+    wait_for_queues(&host, 4);
+    host.ping("a", ADDRESS);
+    for (limit, port, megabits, more, bytes) in limits {
+        wait_for("iperf3 to listen", SOON, || {
+            fs::read_to_string(dir.join(limit)).ok().filter(|text| text.contains("listening"))
+        });
         host.text(&["vif", "set", "vm1", limit, &format!("{megabits}Mb/s")]);
         // More than is measured: the limit delays its end as well.
         // What still waits in a socket's buffer is lost when the client ends, so that is small.
-        let client = ["iperf3", "-c", ADDRESS, "-n", "4M", "-w", "256K"];
+        let client = ["iperf3", "-c", ADDRESS, "-p", port, "-n", "4M", "-w", "256K"];
         let client: Vec<&str> = client.into_iter().chain(more).collect();
         let mut command = host.in_guest("a", &client);
         let mut client = Running::start(command.stdout(Stdio::null()));
