@@ -29,11 +29,14 @@ fn pages_stay_mapped_while_the_backend_lives_and_again_when_the_guest_connects_a
     let shown = host.text(&["vif", "show", "vif1.0"]);
     assert!(shown.contains(&format!("staged pages      {pages}\n")), "{shown}");
     assert_eq!(host.vif("vif2.0").map(|vif| vif.staged_pages), Some(0), "it has not asked");
-    for (from, to) in [("a", ("b", "10.77.0.2")), ("b", ("a", "10.77.0.1"))] {
+    let ways = [("a", ("b", "10.77.0.2")), ("b", ("a", "10.77.0.1"))];
+    for (restarts, (from, to)) in (1_u64..).zip(ways) {
         let transfer = Iperf::start(&host, from, to, UNTIL_STOPPED);
         transfer.expect_progress(&host);
         send(host.pid_of("backend"), Signal::KILL);
-        host.wait("the restart", SOON, |host| host.event("backend-restarted"));
+        host.wait("the restart", SOON, |host| {
+            host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
+        });
         transfer.expect_progress(&host);
     }
     assert_eq!(host.vif("vif1.0").map(|vif| vif.staged_pages), Some(0), "none is known");
