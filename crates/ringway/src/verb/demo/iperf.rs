@@ -9,8 +9,6 @@ use ringway_datapath::headers::Transport;
 use ringway_steering::placement::{split_of, spread};
 use ringway_steering::{FlowKey, FlowTuple, QueueIndex, queue_of};
 
-use super::PORT;
-
 /// Guest a.
 pub(super) const CLIENT: &str = "10.77.0.1";
 /// Guest b.
@@ -24,6 +22,8 @@ pub(super) const FLOW_KEY: FlowKey = FlowKey::new([0x6d5a_56da_255b_0ec2, 0x4167
 /// TIME_WAIT after use.
 const FIRST_PORTS: [u16; 2] = [20_000, 42_000];
 const PORTS_TRIED: u16 = 20_000;
+/// The server's port in each direction, beside that of the file.
+const SERVER_PORTS: [u16; 2] = [5201, 5203];
 
 /// Which guest sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) fn require() -> Result<()> {
 /// otherwise takes the most even run.
 pub(super) fn first_port(streams: u16, queues: u16, way: Way) -> (u16, Vec<QueueIndex>) {
     let wanted = split_of(&spread(streams.into(), queues));
-    let queue = |port: u16| queue_of(Some(flow(port).hash(FLOW_KEY)), queues);
+    let queue = |port: u16| queue_of(Some(flow(port, way).hash(FLOW_KEY)), queues);
     let first = FIRST_PORTS[usize::from(way == Way::Reverse)];
     let candidates = (first..first + PORTS_TRIED).map(|port| {
         (port, (port..port.saturating_add(streams)).map(queue).collect::<Vec<QueueIndex>>())
@@ -76,11 +76,16 @@ pub(super) fn first_port(streams: u16, queues: u16, way: Way) -> (u16, Vec<Queue
     best.unwrap_or((first, Vec::new()))
 }
 
-fn flow(port: u16) -> FlowTuple {
+/// The port of guest b.
+pub(super) fn server_port(way: Way) -> u16 {
+    SERVER_PORTS[usize::from(way == Way::Reverse)]
+}
+
+fn flow(port: u16, way: Way) -> FlowTuple {
     let ip = |text: &str| text.parse::<IpAddr>().expect("the demo's addresses are addresses");
     FlowTuple {
         src: SocketAddr::new(ip(CLIENT), port),
-        dst: SocketAddr::new(ip(SERVER), PORT),
+        dst: SocketAddr::new(ip(SERVER), server_port(way)),
         transport: Transport::Tcp,
     }
 }
@@ -89,7 +94,7 @@ fn flow(port: u16) -> FlowTuple {
 pub(super) fn client(streams: u16, seconds: u32, port: u16, way: Way) -> Vec<String> {
     let mut command: Vec<String> = ["iperf3", "-4", "-J", "-c", SERVER].map(str::to_owned).into();
     for (option, value) in [
-        ("-p", PORT.to_string()),
+        ("-p", server_port(way).to_string()),
         ("-P", streams.to_string()),
         ("-t", seconds.to_string()),
         ("--cport", port.to_string()),

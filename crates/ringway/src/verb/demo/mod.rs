@@ -41,8 +41,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SOCKET: &str = "b.sock";
 /// How long the host may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
-/// Where iperf3 listens.
-const PORT: u16 = 5201;
 /// The profile that the program is built with.
 const PROFILE: &str = env!("RINGWAY_PROFILE");
 /// Bytes that a command may print.
@@ -206,7 +204,6 @@ impl<'a> Running<'a> {
         let idle = self.backend()?;
         self.in_guest("a", &["/proc/self/exe", "demo", "--ping", iperf::SERVER], ping::SECONDS)?;
         let pinged = self.backend()?;
-        let server = self.start_server()?;
         let cpu_before = self.cpu_times()?;
         let mut results = Vec::new();
         for way in [iperf::Way::Forward, iperf::Way::Reverse] {
@@ -217,12 +214,13 @@ impl<'a> Running<'a> {
                 ));
             }
             say(format_args!("iperf3 {way}, {streams} TCP streams, {} s", args.seconds));
+            // Each way has its own: a server closes its socket between two runs.
+            let _server = self.start_server(iperf::server_port(way))?;
             let command = iperf::client(streams, args.seconds, port, way);
             let command: Vec<&str> = command.iter().map(String::as_str).collect();
             let output = self.in_guest("a", &command, args.seconds)?;
             results.push(iperf::bits_per_second(&output)?);
         }
-        drop(server);
         let payload = payload::exchange(&self)?;
         let cpu = cpu_between(&cpu_before, &self.cpu_times()?);
         let backend = self.backend()?;
@@ -329,8 +327,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    fn start_server(&self) -> Result<Process> {
-        let port = PORT.to_string();
+    fn start_server(&self, port: u16) -> Result<Process> {
+        let port = port.to_string();
         let command = ["iperf3", "-s", "-4", "-p", &port, "--forceflush"];
         let (server, stdout) = self.start_in_guest("b", &command)?;
         self.await_line(stdout, "listening", COMMAND_TIMEOUT, "iperf3 to listen")?;
