@@ -4,7 +4,6 @@ use ringway_calls::{BackendRequest, VifStatus};
 use ringway_datapath::MacAddr;
 use ringway_host::{Event, Host, Phase, VirtioWanted};
 use ringway_ovs::Datapath;
-use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_wire::virtio::{VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_MRG_RXBUF};
 use ringway_xenbus::{Device, OffloadWish, Vif, VifLimits};
@@ -139,11 +138,6 @@ fn offered_by_keys(machine: &mut Machine) -> [Option<String>; 3] {
     ["feature-gso-tcpv4", "feature-no-csum-offload", "feature-sg"].map(read)
 }
 
-fn turn_all(machine: &mut Machine) {
-    let mut turn = || machine.act(|host: &mut Host<_>, now, parts| host.turn(now, parts));
-    while turn().expect("XenStore is there") {}
-}
-
 #[test]
 fn a_xen_vif_offers_all_whatever_the_datapath_of_its_bridge_takes_or_what_its_key_says() {
     let texts = |values: [Option<&str>; 3]| values.map(|value| value.map(str::to_owned));
@@ -153,22 +147,19 @@ fn a_xen_vif_offers_all_whatever_the_datapath_of_its_bridge_takes_or_what_its_ke
     machine.kernel.add_ovs_bridge("br-int").expect("a bridge");
     machine.allow_ports();
     let bridge = Some("br-int".to_owned());
-    let made = Device { bridge, ..Device::new(VIF, MacAddr(MAC)) };
-    machine
-        .act(|_, _, parts| parts.store.transaction(|tx| device::make(tx, &made)))
-        .expect("it is made");
-    turn_all(&mut machine);
+    machine.make(&Device { bridge, ..Device::new(VIF, MacAddr(MAC)) });
+    machine.turn_all();
     assert_eq!(offered_by_keys(&mut machine), all);
     assert!(machine.host.shared.datapaths.next_question().is_some());
     machine.on(Event::DatapathFound(Ok(Datapath::Userspace)));
-    turn_all(&mut machine);
+    machine.turn_all();
     assert_eq!(offered_by_keys(&mut machine), all);
     assert_eq!(machine.shown("vif1.0").state, "InitWait");
 
     for (value, expected) in [("all", &all), ("none", &none), ("auto", &all)] {
         set(&mut machine, "vif1.0", value).expect("it can be");
         machine.on(Event::Watch(Watched::Overflow));
-        turn_all(&mut machine);
+        machine.turn_all();
         assert_eq!(offered_by_keys(&mut machine), *expected, "{value}");
         assert_eq!(machine.shown("vif1.0").limits.offloads, value);
     }

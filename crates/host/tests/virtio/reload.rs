@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use ringway_calls::{BackendRequest, Reconnect};
 use ringway_datapath::{LockingMode, MacAddr, PortRules, Vid, VlanRules};
 use ringway_host::{
-    AddedVirtio, Change, Defaults, DescriptionChanges, Host, KEYS, Note, Notes as _, Phase,
-    UplinkRules, VifChanges, VirtioWanted,
+    AddedVirtio, Change, Defaults, DescriptionChanges, KEYS, Note, Notes as _, Phase, UplinkRules,
+    VifChanges, VirtioWanted,
 };
 use ringway_sim::{KeptNotes, SimKernel};
 use ringway_switch::PortId;
-use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_xenbus::{Device, Vif, VifLimits};
 
@@ -358,11 +357,9 @@ fn guests_of_xen_are_offered_the_queues_of_all_unless_their_vif_has_its_own() {
     let vif = |guest| Vif { backend: DomId(0), frontend: DomId(guest), handle: 0 };
     for (guest, max_queues) in [(1, None), (2, Some(3)), (3, None)] {
         let mac = MacAddr([2, 0, 0, 0, 0, guest]);
-        let made = Device { max_queues, ..Device::new(vif(guest.into()), mac) };
-        let made = machine.act(|_, _, parts| parts.store.transaction(|tx| device::make(tx, &made)));
-        made.expect("domain 0 may");
+        machine.make(&Device { max_queues, ..Device::new(vif(guest.into()), mac) });
     }
-    while machine.act(Host::turn).expect("XenStore is there") {}
+    machine.turn_all();
     let request = BackendRequest::SetMaxQueues {
         vif: "vif3.0".to_owned(),
         max_queues: 2,

@@ -3,7 +3,6 @@
 use ringway_datapath::MacAddr;
 use ringway_host::{Event, Host, Note, Notes as _, Phase};
 use ringway_sim::{KeptNotes, SimKernel};
-use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_xenbus::{Device, Vif};
 
@@ -21,9 +20,7 @@ fn vifs_that_had_traffic_of_late_are_taken_over_first_and_some_at_once() {
     notes.write(&Note::Traffic, busy.as_bytes()).expect("there is room");
     let mut machine = Machine::start(SimKernel::default(), notes);
     for guest in 1..=8 {
-        let made = Device::new(vif(guest), MacAddr([2, 0, 0, 0, 0, guest]));
-        let made = machine.act(|_, _, parts| parts.store.transaction(|tx| device::make(tx, &made)));
-        made.expect("domain 0 may");
+        machine.make(&Device::new(vif(guest), MacAddr([2, 0, 0, 0, 0, guest])));
     }
     let mut served = vec![Vec::new()];
     while machine.act(Host::turn).expect("XenStore is there") {
@@ -42,10 +39,8 @@ fn each_vif_shows_how_often_its_process_was_replaced() {
     let start = || {
         let mut machine = Machine::start(SimKernel::default(), notes.clone());
         machine.add(wanted("vm1", None), Phase::Start).expect("it is sound");
-        let made = Device::new(vif(1), MacAddr([2, 0, 0, 0, 0, 1]));
-        let made = machine.act(|_, _, parts| parts.store.transaction(|tx| device::make(tx, &made)));
-        made.expect("domain 0 may");
-        while machine.act(Host::turn).expect("XenStore is there") {}
+        machine.make(&Device::new(vif(1), MacAddr([2, 0, 0, 0, 0, 1])));
+        machine.turn_all();
         machine
     };
     for restarts in 0..3 {

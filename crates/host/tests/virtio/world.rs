@@ -26,8 +26,10 @@ use ringway_sim::{KeptNotes, SimKernel, Wire};
 use ringway_switch::{PortId, SwitchConfig};
 use ringway_vhost::Backend;
 use ringway_vhost::backend::{Missing, Negotiated};
+use ringway_vif_shell::device;
 use ringway_wire::DomId;
 use ringway_wire::virtio::Features;
+use ringway_xenbus::Device;
 use ringway_xenstore::{Client, LocalStore, LocalTransport, Quota};
 
 /// A queue without frames.
@@ -379,6 +381,17 @@ impl Machine {
     ) -> R {
         let Machine { host, engines, notes, store, hypervisor, devices, now, .. } = self;
         act(host, *now, &mut Parts { store, engines, hypervisor, devices, notes })
+    }
+
+    /// A toolstack makes this vif of Xen.
+    pub(crate) fn make(&mut self, vif: &Device) {
+        let made = self.act(|_, _, parts| parts.store.transaction(|tx| device::make(tx, vif)));
+        made.expect("domain 0 may");
+    }
+
+    /// The vifs of Xen have their turns, until nothing is left to do.
+    pub(crate) fn turn_all(&mut self) {
+        while self.act(Host::turn).expect("XenStore is there") {}
     }
 
     pub(crate) fn add(&mut self, wanted: VirtioWanted, phase: Phase) -> Result<(), String> {
