@@ -14,6 +14,7 @@ mod take_over;
 mod tenants;
 mod uplink;
 mod world;
+mod xen;
 
 use std::io;
 use std::time::Duration;

@@ -314,7 +314,7 @@ impl World for Quiet {
         _: &mut Interrupted,
         _: &mut Idle,
     ) -> io::Result<Silent> {
-        Err(io::Error::other("there are no guests of Xen"))
+        Ok(Silent)
     }
 }
 
@@ -324,6 +324,8 @@ pub(crate) struct Machine {
     pub(crate) engines: Idle,
     pub(crate) kernel: SimKernel<Cable>,
     pub(crate) notes: KeptNotes,
+    /// Where guests of Xen are.
+    pub(crate) loopback: Loopback,
     store: Client<LocalTransport>,
     hypervisor: LoopbackDomain,
     devices: Devices<SimKernel<Cable>>,
@@ -342,7 +344,8 @@ impl Machine {
         let engines =
             Idle { roster, queues, patched, failures, policies, plain, disturbed, announced, now };
         let store = LocalStore::new(Quota::default()).connect(DomId(0)).expect("the first");
-        let hypervisor = Loopback::new().create_domain(DomId(0), Limits::default());
+        let loopback = Loopback::new();
+        let hypervisor = loopback.create_domain(DomId(0), Limits::default());
         let hypervisor = hypervisor.expect("the first");
         let config = HostConfig {
             max_queues: 1,
@@ -355,7 +358,7 @@ impl Machine {
         };
         let host = Host::new(Shared::new(config, &mut notes, now), Scope::Domain);
         let devices = Devices::kept(kernel.clone(), "here", &mut notes);
-        Machine { host, engines, kernel, notes, store, hypervisor, devices, now }
+        Machine { host, engines, kernel, notes, loopback, store, hypervisor, devices, now }
     }
 
     /// Ports of Open vSwitch can be asked for from now on.
