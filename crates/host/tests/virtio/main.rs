@@ -8,6 +8,7 @@ mod described;
 mod namespaces;
 mod offloads;
 mod ovs;
+mod passed;
 mod reload;
 mod rules;
 mod take_over;

@@ -1,6 +1,6 @@
 //! A host in a world without frames, whose front-ends do what a test says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use ringway_engine::steps::{Command, Engines, NewPort, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
 use ringway_host::{
     AddedVirtio, CallReply, Devices, Event, EventOf, Host, HostConfig, Joining, MemoryOf, Parts,
-    Phase, Rings, Scope, Session, SessionHost, SessionPlace, Shared, UplinkPort, UplinkRules,
-    VirtioVif, VirtioWanted, World,
+    Passed, Phase, Purpose, Rings, Scope, Session, SessionHost, SessionPlace, Shared, UplinkPort,
+    UplinkRules, VirtioVif, VirtioWanted, World,
 };
 use ringway_loopback::{Limits, Loopback, LoopbackDomain};
 use ringway_netback::{ControlRole, Interrupted, QueueParts};
 use ringway_ovs::Bind;
-use ringway_sim::{KeptNotes, SimKernel, Wire};
+use ringway_sim::{KeptNotes, SimKernel, SimTap, Wire};
 use ringway_switch::{PortId, SwitchConfig};
 use ringway_vhost::Backend;
 use ringway_vhost::backend::{Missing, Negotiated};
@@ -364,6 +364,17 @@ impl Machine {
     /// Ports of Open vSwitch can be asked for from now on.
     pub(crate) fn allow_ports(&mut self) {
         self.devices.keeper().expect("it keeps devices").joining = Joining::Possible;
+    }
+
+    /// Another process keeps the network devices from now on.
+    pub(crate) fn without_netlink(&mut self) {
+        self.devices = Devices::Passed(BTreeMap::new());
+    }
+
+    /// That process passes this of the device of a vif.
+    pub(crate) fn pass(&mut self, vif: &Purpose, passed: Passed<SimTap<Cable>>) {
+        self.act(|_, _, parts| parts.devices.pass(vif.clone(), passed));
+        self.on(Event::DevicePassed(vif.clone()));
     }
 
     /// The switch has the uplink `ringway0`, of one queue.

@@ -15,9 +15,9 @@ use ringway_xenstore::Watched;
 use crate::world::Machine;
 use crate::{LATER, MAC, machine};
 
-const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
+pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
 
-fn device() -> Device {
+pub(crate) fn device() -> Device {
     Device::new(VIF, MacAddr(MAC))
 }
 
@@ -33,7 +33,7 @@ fn write(machine: &mut Machine, dir: &str, keys: &[(&str, u32)]) {
 
 /// The guest of the vif is made, and its driver connects by one queue, whose events the result is
 /// for.
-fn connect(machine: &mut Machine) -> LoopbackEvent {
+pub(crate) fn connect(machine: &mut Machine) -> LoopbackEvent {
     let guest = machine.loopback.create_domain(VIF.frontend, Limits::default()).expect("the first");
     let mut grants = guest.grants().expect("it has some");
     let rings = grants.share(VIF.backend, 2, Access::ReadWrite).expect("there is room");
