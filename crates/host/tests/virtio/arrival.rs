@@ -10,7 +10,7 @@ use ringway_vhost::backend::Negotiated;
 use ringway_wire::virtio::Features;
 
 use crate::world::{Act, Machine, wanted};
-use crate::{LATER, MAC, machine};
+use crate::{AT_ONCE, LATER, MAC, machine};
 
 /// A vif that is locked to addresses.
 fn locked() -> VirtioWanted {
@@ -87,6 +87,23 @@ fn the_pairs_of_a_guest_that_is_attached_again_announce_what_the_last_have_not()
     connect(&mut machine, 7);
     machine.front_end(&[Act::Announce(MAC), Act::Stop(0), Act::Start(0, true), Act::Apply]);
     assert_eq!(announced(&mut machine), frames(&[]), "the front-end has asked for this");
+}
+
+#[test]
+fn pairs_that_are_attached_again_continue_what_is_announced_until_that_is_over() {
+    let mut machine = with(locked());
+    connect(&mut machine, 7);
+    assert_eq!(machine.engines.announcements, 1);
+    let again = [Act::Stop(0), Act::Start(0, true), Act::Apply];
+    machine.front_end(&again);
+    assert_eq!(machine.engines.announcements, 2, "the last pairs may not have sent all");
+    while let Some(due) = machine.host.due() {
+        machine.now = due;
+        machine.turn_after(AT_ONCE);
+    }
+    let all = machine.engines.announcements;
+    machine.front_end(&again);
+    assert_eq!(machine.engines.announcements, all);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Offloads of vifs of both kinds, as they are set, and as the network behind them takes them.
 
 use ringway_calls::{BackendRequest, VifStatus};
-use ringway_datapath::MacAddr;
+use ringway_datapath::{MacAddr, OffloadCaps};
 use ringway_host::{Event, Host, Phase, VirtioWanted};
 use ringway_ovs::Datapath;
 use ringway_wire::DomId;
-use ringway_wire::virtio::{VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_MRG_RXBUF};
+use ringway_wire::virtio::{
+    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_HOST_ECN,
+    VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MRG_RXBUF,
+};
 use ringway_xenbus::{Device, OffloadWish, Vif, VifLimits};
 use ringway_xenstore::Watched;
 
@@ -56,6 +59,29 @@ fn offloads_that_are_set_pass_or_are_completed_at_once_and_are_offered_later() {
     assert_eq!(shown(&machine.status()), (ALL.into(), "auto"));
     machine.front_end(&[Act::Leave, Act::Connect(9)]);
     assert_eq!(offered(&machine), (true, true));
+}
+
+#[test]
+fn a_feature_for_both_versions_of_ip_follows_the_offloads_of_each() {
+    let neither = OffloadCaps { gso_v4: false, gso_v6: false, ..OffloadCaps::NETIF };
+    let udp_v4 = OffloadCaps { uso_v4: true, ..neither };
+    for (offloads, expected) in [
+        (neither, [false, false, false]),
+        (udp_v4, [false, false, false]),
+        (OffloadCaps { uso_v6: true, ..neither }, [false, false, false]),
+        (OffloadCaps { uso_v6: true, ..udp_v4 }, [true, false, false]),
+        (OffloadCaps { gso_v4: true, ..neither }, [false, true, true]),
+        (OffloadCaps { gso_v6: true, ..neither }, [false, true, true]),
+    ] {
+        let mut machine = crate::machine();
+        let described = VirtioWanted { offloads, ..wanted("vm1", None) };
+        machine.add(described, Phase::Serving).expect("it can be");
+        machine.front_end(&[Act::Connect(7)]);
+        let said = machine.vif().session.said.as_ref().expect("it is connected");
+        let features = said.offer().features();
+        let of_both = [VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_GUEST_ECN];
+        assert_eq!(of_both.map(|bit| features.has(bit)), expected, "{offloads:?}");
+    }
 }
 
 #[test]

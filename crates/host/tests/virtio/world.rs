@@ -96,6 +96,8 @@ pub(crate) struct Idle {
     pub(crate) disturbed: Vec<String>,
     /// Frames that announce stations, in order.
     pub(crate) announced: Vec<Vec<u8>>,
+    /// How often a queue was to send those that have not been sent.
+    pub(crate) announcements: usize,
     now: Instant,
 }
 
@@ -133,6 +135,7 @@ impl Engines for Idle {
             Command::SetPolicy { .. } => self.policies += 1,
             Command::Limit { limits, .. } => self.plain.push(limits.is_plain),
             Command::Announce { announcement, .. } => {
+                self.announcements += 1;
                 self.announced.extend(std::iter::from_fn(|| announcement.next_frame()));
             }
             Command::Panic { .. } => self.disturbed.push("Panic".to_owned()),
@@ -340,9 +343,18 @@ impl Machine {
         roster.add_engine();
         let (queues, patched, failures) = (Vec::new(), Vec::new(), Vec::new());
         let (plain, disturbed, announced) = (Vec::new(), Vec::new(), Vec::new());
-        let policies = 0;
-        let engines =
-            Idle { roster, queues, patched, failures, policies, plain, disturbed, announced, now };
+        let engines = Idle {
+            roster,
+            queues,
+            patched,
+            failures,
+            policies: 0,
+            plain,
+            disturbed,
+            announced,
+            announcements: 0,
+            now,
+        };
         let store = LocalStore::new(Quota::default()).connect(DomId(0)).expect("the first");
         let loopback = Loopback::new();
         let hypervisor = loopback.create_domain(DomId(0), Limits::default());
