@@ -163,6 +163,25 @@ fn a_link_is_there_while_both_its_ends_are_connected_and_name_each_other() {
 }
 
 #[test]
+fn a_mirror_copies_to_its_output_what_it_names_and_ends_with_that() {
+    let mut machine = machine();
+    connect(&mut machine, wanted("vm1", None));
+    connect(&mut machine, mirror("out", "vm1:tx"));
+    follow_ports(&mut machine);
+    let port = |name: &str| {
+        let vif = machine.host.virtio().find(|vif| vif.state.name == name);
+        vif.and_then(|vif| vif.state.connection.as_ref()).expect("it is connected").port
+    };
+    let (mirrored, output) = (port("vm1"), port("out"));
+    let active = machine.host.shared.switch.mirrors().active();
+    let active = active.map(|(to, it)| (to, it.has_ingress(mirrored), it.has_egress(mirrored)));
+    assert_eq!(active.collect::<Vec<_>>(), [(output, true, false)]);
+    machine.on(Event::Removed("out".to_owned()));
+    follow_ports(&mut machine);
+    assert!(!machine.host.shared.switch.mirrors().is_active());
+}
+
+#[test]
 fn there_are_so_many_mirrors_and_each_copies_while_it_is_connected() {
     let mut machine = machine();
     connect(&mut machine, wanted("vm1", None));

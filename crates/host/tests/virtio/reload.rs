@@ -193,6 +193,25 @@ fn more_new_vifs_than_the_switch_has_ports_for_are_refused_with_that_limit() {
 }
 
 #[test]
+fn ports_of_vifs_of_xen_and_of_the_uplink_count_as_well() {
+    let mut machine = machine();
+    machine.attach_uplink();
+    machine.kernel.add_bridge("br0").expect("a bridge");
+    let vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
+    let bridge = Some("br0".to_owned());
+    machine.make(&Device { bridge, ..Device::new(vif, MacAddr([2, 0, 0, 0, 0, 1])) });
+    machine.turn_all();
+    // Of 8 ports, one is the uplink's, and that vif and its device need two.
+    let with_last = |queues| {
+        let last = VirtioWanted { queues, ..wanted("vm3", None) };
+        [wanted("vm1", None), wanted("vm2", None), last]
+    };
+    let refusal = reload(&mut machine, &with_last(2)).expect_err("one too many");
+    assert!(refusal.contains("up to 9 ports"), "{refusal}");
+    reload(&mut machine, &with_last(1)).expect("there are enough");
+}
+
+#[test]
 fn more_vlans_than_the_switch_has_are_refused_with_that_limit() {
     let mut machine = machine();
     let trunk = |name: &str, first: u16, count: u16| {

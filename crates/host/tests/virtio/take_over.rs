@@ -5,6 +5,7 @@ use ringway_host::{Event, Host, Note, Notes as _, Phase};
 use ringway_sim::{KeptNotes, SimKernel};
 use ringway_wire::DomId;
 use ringway_xenbus::{Device, Vif};
+use ringway_xenstore::{WatchEvent, Watched};
 
 use crate::world::{Machine, wanted};
 
@@ -31,6 +32,39 @@ fn vifs_that_had_traffic_of_late_are_taken_over_first_and_some_at_once() {
     }
     let expected = [vec![], vec![3, 8], vec![1, 2, 3, 8], (1..=8).collect()];
     assert_eq!(served, expected);
+    assert_eq!(machine.host.counts(), (8, 0));
+}
+
+#[test]
+fn a_vif_of_another_backend_is_not_taken_over_although_it_had_traffic() {
+    let other = Vif { backend: DomId(5), ..vif(2) };
+    let mut notes = KeptNotes::default();
+    let busy = [other, vif(1)].map(Vif::backend_dir).join("\n");
+    notes.write(&Note::Traffic, busy.as_bytes()).expect("there is room");
+    let mut machine = Machine::start(SimKernel::default(), notes);
+    for (made, last) in [(other, 2), (vif(1), 1)] {
+        machine.make(&Device::new(made, MacAddr([2, 0, 0, 0, 0, last])));
+    }
+    machine.turn_all();
+    let served: Vec<Vif> = machine.host.vifs().map(|(served, _)| served).collect();
+    assert_eq!(served, [vif(1)]);
+}
+
+#[test]
+fn a_host_has_turns_while_vifs_are_to_be_found_or_served() {
+    let mut machine = Machine::start(SimKernel::default(), KeptNotes::default());
+    assert!(machine.host.has_turns(), "it has not searched yet");
+    machine.make(&Device::new(vif(1), MacAddr([2, 0, 0, 0, 0, 1])));
+    machine.turn_all();
+    assert!(!machine.host.has_turns());
+    // A change of the directory of a guest, and of that of its vif.
+    for path in ["/local/domain/0/backend/vif/1".to_owned(), vif(1).backend_dir()] {
+        let event = WatchEvent { path, token: "vifs".to_owned() };
+        machine.on(Event::Watch(Watched::Node(event)));
+        assert!(machine.host.has_turns());
+        machine.turn_all();
+        assert!(!machine.host.has_turns());
+    }
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use ringway_calls::BackendStatus;
 use ringway_datapath::{MacAddr, Vid, VlanRules};
-use ringway_host::{Hosting, TenantRules, Tenants};
+use ringway_host::{Hosting, TenantRules, Tenants, UplinkPort};
+use ringway_switch::PortId;
 
+use crate::uplink::described;
 use crate::world::{Machine, Quiet, Silent};
 use crate::{MAC, machine};
 
@@ -64,4 +66,18 @@ fn a_tenant_that_cannot_be_attached_takes_no_port() {
     assert_eq!(machine.host.shared.ports_in_use(), 0);
     assert!(status(&tenants, &mut machine).trunks.is_empty());
     attach(&mut tenants, &mut machine, "one", &rules(1)).expect("there is room");
+}
+
+#[test]
+fn the_uplink_beside_tenants_is_made_again_if_its_device_was_deleted() {
+    let mut machine = machine();
+    let uplink = act(&mut machine, |hosting| UplinkPort::open(Some(&described()), hosting));
+    let mut tenants = Tenants::new(uplink.expect("it can be made"));
+    attach(&mut tenants, &mut machine, "one", &rules(0)).expect("there is room");
+    assert_eq!([0, 1, 2].map(|port| tenants.at(PortId(port))), [None, Some("one"), None]);
+    machine.kernel.remove("up0").expect("it exists");
+    act(&mut machine, |hosting| tenants.follow_uplink(hosting));
+    assert!(machine.kernel.find("up0").is_some());
+    let uplink = status(&tenants, &mut machine).uplink.expect("it is shown");
+    assert_eq!((uplink.name.as_str(), uplink.error), ("up0", None));
 }

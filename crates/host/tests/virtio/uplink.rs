@@ -14,16 +14,19 @@ fn rules(vlans: u16) -> UplinkRules {
     UplinkRules::without_limits(VlanRules { untagged: None, tagged })
 }
 
-/// A machine whose uplink is the device `up0`, with two queues.
-fn with_uplink() -> Machine {
+/// An uplink that is the device `up0`, with two queues.
+pub(crate) fn described() -> Uplink {
     let (name, mac) = ("up0".to_owned(), MacAddr([2, 0, 0, 0, 0, 7]));
-    let (addresses, rules) = (Vec::new(), rules(0));
-    let device = PortDevice { name, mac, addresses, queues: 2, mtu: 1500 };
-    let wanted = Uplink { device, rules };
+    let device = PortDevice { name, mac, addresses: Vec::new(), queues: 2, mtu: 1500 };
+    Uplink { device, rules: rules(0) }
+}
+
+/// A machine with this uplink.
+fn with_uplink() -> Machine {
     let mut machine = machine();
     machine.act(|host, now, parts| {
         let hosting = &mut parts.split(&mut host.shared, now).1;
-        host.uplink = UplinkPort::open(Some(&wanted), hosting).expect("it can be made");
+        host.uplink = UplinkPort::open(Some(&described()), hosting).expect("it can be made");
     });
     machine
 }
