@@ -1,8 +1,12 @@
 //! What a description says of a vif: where it is shown, and what of it is refused.
 
-use ringway_datapath::{LockingMode, MacAddr, Mirrored, PortRules, Vid, VlanRules};
+use std::collections::BTreeMap;
+
+use ringway_datapath::{DropReason, LockingMode, MacAddr, Mirrored, PortRules, Vid, VlanRules};
 use ringway_host::{Event, Host, Phase, VirtioWanted};
 use ringway_sim::{KeptNotes, SimKernel};
+use ringway_wire::vhost_user::{VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_RARP};
+use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{FloodWish, OffloadWish, Rate, VifLimits};
 
 use crate::world::{Act, Machine, wanted};
@@ -23,6 +27,15 @@ fn with(name: &str, rules: PortRules) -> VirtioWanted {
 fn mirror(ports: &str) -> PortRules {
     let mirror = Mirrored::parse_list(ports).expect("ports are named");
     PortRules { mirror, ..PortRules::default() }
+}
+
+/// Adds a vif whose front-end serves one pair, as far as it can be beside the others.
+fn connect(machine: &mut Machine, wanted: VirtioWanted) {
+    let name = wanted.name.clone();
+    machine.add(wanted, Phase::Start).expect("it is served as far as possible");
+    for act in [Act::Connect(7), Act::Start(0, true), Act::Apply] {
+        machine.on(Event::Session(name.clone(), act));
+    }
 }
 
 fn linked(to: &str) -> PortRules {
@@ -85,11 +98,7 @@ fn the_status_of_a_vif_shows_what_its_description_says() {
 fn an_address_is_the_first_vifs_and_the_others_when_that_is_gone() {
     let mut machine = machine();
     for name in ["vm1", "vm2"] {
-        let described = VirtioWanted { mac: Some(mac(1)), ..wanted(name, None) };
-        machine.add(described, Phase::Start).expect("it is served as far as possible");
-        for act in [Act::Connect(7), Act::Start(0, true), Act::Apply] {
-            machine.on(Event::Session(name.to_owned(), act));
-        }
+        connect(&mut machine, VirtioWanted { mac: Some(mac(1)), ..wanted(name, None) });
     }
     assert_eq!(machine.shown("vm1").error, None);
     let error = machine.shown("vm2").error.expect("it has no address");
@@ -97,6 +106,59 @@ fn an_address_is_the_first_vifs_and_the_others_when_that_is_gone() {
     machine.on(Event::Removed("vm1".to_owned()));
     machine.act(Host::housekeep);
     assert_eq!(machine.shown("vm2").error, None);
+}
+
+#[test]
+fn an_address_that_a_vif_shares_is_not_anothers_own() {
+    let mut machine = machine();
+    let rules = PortRules { shared_macs: vec![mac(3)], ..PortRules::default() };
+    connect(&mut machine, VirtioWanted { mac: Some(mac(1)), ..with("vm1", rules) });
+    connect(&mut machine, VirtioWanted { mac: Some(mac(3)), ..wanted("vm2", None) });
+    assert_eq!(machine.shown("vm1").error, None);
+    let error = machine.shown("vm2").error.expect("it is not its own");
+    assert!(error.contains("its mac 52:54:00:00:00:03 is in shared-macs of vm1"), "{error}");
+}
+
+#[test]
+fn frames_that_rules_drop_are_shown_by_reason_over_all_queues() {
+    let mut machine = machine();
+    machine.add(wanted("vm1", None), Phase::Start).expect("it can be");
+    machine.front_end(&[Act::Connect(7), Act::Start(0, true), Act::Start(1, true), Act::Apply]);
+    let connection = machine.vif().state.connection.as_ref().expect("it is connected");
+    for (queue, frames) in connection.queues.iter().zip([2, 3]) {
+        queue.dropped.count(DropReason::BadSource, frames);
+        queue.dropped.count(DropReason::RateLimit, 7);
+    }
+    assert_eq!(machine.status().refused, BTreeMap::from([("bad_source".to_owned(), 5)]));
+}
+
+#[test]
+fn a_link_that_is_down_is_shown_and_its_guest_is_not_announced() {
+    let mut machine = machine();
+    let limits = VifLimits { link: Some(LinkState::Down), ..VifLimits::default() };
+    connect(&mut machine, VirtioWanted { mac: Some(mac(1)), limits, ..wanted("vm1", None) });
+    assert!(machine.status().limits.link_down && machine.engines.announced.is_empty());
+    connect(&mut machine, VirtioWanted { mac: Some(mac(2)), ..wanted("vm2", None) });
+    assert!(!machine.shown("vm2").limits.link_down && !machine.engines.announced.is_empty());
+}
+
+#[test]
+fn what_is_offered_of_the_protocol_and_what_is_not_is_shown_of_a_front_end() {
+    let mut machine = machine();
+    let protocol = VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_RARP;
+    let described = VirtioWanted { protocol, ..wanted("vm1", None) };
+    machine.add(described, Phase::Start).expect("it can be");
+    let shown = |machine: &mut Machine| {
+        let virtio = machine.status().virtio.expect("it is one");
+        assert!(virtio.memory_sealed, "its session says so");
+        (virtio.protocol_not_taken, virtio.protocol_not_offered)
+    };
+    assert_eq!(shown(&mut machine), (Vec::new(), Vec::new()), "there is no front-end");
+    machine.front_end(&[Act::Connect(7)]);
+    let (not_taken, not_offered) = shown(&mut machine);
+    assert_eq!(not_taken, ["mq", "rarp"]);
+    let others = ["log_shmfd", "reply_ack", "net_mtu", "inflight_shmfd", "reset_device"];
+    assert_eq!(not_offered, [&others[..], &["configure_mem_slots", "status"]].concat());
 }
 
 #[test]

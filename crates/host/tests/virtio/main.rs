@@ -92,12 +92,15 @@ fn pairs_that_cannot_be_attached_leave_nothing_behind() {
 fn a_queue_that_fails_closes_the_connection_and_another_front_end_may_come() {
     let mut machine = bridged();
     let port = machine.vif().state.connection.as_ref().expect("it is connected").port;
+    let vm1 = Charged::Virtio("vm1".to_owned());
+    assert_eq!(machine.host.shared.occupants.at(port), Some(vm1));
     let down = io::Error::other("a ring is broken").into();
     machine.engines.failures.push(Failure { port_id: port, queue_index: 0, queue: Silent, down });
     let down = machine.act(|host, _, parts| host.shared.next_report(parts.engines));
     machine.on(Event::QueueDown(down.expect("there is a report")));
     assert_eq!(machine.vif().session.closed, ["queue 0: a ring is broken"]);
     assert_eq!(machine.host.shared.ports_in_use(), 0);
+    assert_eq!(machine.host.shared.occupants.at(port), None);
     machine.front_end(&[Act::Connect(7), Act::Start(0, true), Act::Apply]);
     assert_eq!(machine.status().queues.len(), 1);
 }
@@ -116,7 +119,8 @@ fn a_vif_of_the_description_waits_for_its_bridge_and_one_that_is_added_is_refuse
     machine.kernel.add_bridge("br0").expect("a bridge");
     machine.turn_after(AT_ONCE);
     assert_eq!(machine.vif().session.turns, 0, "it is not tried again at once");
-    machine.turn_after(LATER);
+    machine.now = machine.host.due().expect("it is tried again");
+    machine.turn_after(AT_ONCE);
     assert_eq!(machine.vif().session.turns, 1);
     assert!(!machine.vif().is_closed());
     assert!(machine.kernel.find("vm1").is_some());
@@ -172,6 +176,9 @@ fn a_vif_with_two_panics_accepts_no_front_end_until_it_is_released() {
     let status = machine.status();
     assert!(status.error.is_some_and(|error| error.contains("is quarantined")));
     assert_eq!(status.error_kind.as_deref(), Some("fault"));
+    let [wait] = &status.waits[..] else { panic!("{:?}", status.waits) };
+    assert_eq!((wait.kind.as_str(), wait.milliseconds), ("quarantine", 0));
+    assert_eq!(wait.reason, "it is quarantined for 360 more minutes");
     machine.call(&BackendRequest::Release { vif: "vm1".to_owned() }).expect("it is");
     machine.turn_after(AT_ONCE);
     assert_eq!(machine.vif().session.turns, 1);
@@ -199,6 +206,23 @@ fn a_vif_that_cannot_be_beside_the_others_is_refused() {
     let refusal = refused(same.clone(), Phase::Serving);
     assert!(refusal.contains("is that of vm1, in its mac"), "{refusal}");
     machine.add(same, Phase::Start).expect("a description is served as far as possible");
+}
+
+#[test]
+fn flows_are_balanced_between_several_queues_if_the_host_does_that() {
+    for (balances_flows, pairs, moved) in [(false, 2, None), (true, 1, None), (true, 2, Some(0))] {
+        let mut machine = machine();
+        machine.host.shared.config.balances_flows = balances_flows;
+        machine.add(wanted("vm1", None), Phase::Serving).expect("it can be");
+        machine.front_end(&[Act::Connect(7)]);
+        (0..pairs).for_each(|pair| machine.front_end(&[Act::Start(pair, true)]));
+        machine.front_end(&[Act::Apply]);
+        let status = machine.status();
+        assert_eq!((status.queues.len(), status.flows_moved), (usize::from(pairs), moved));
+        machine.front_end(&[Act::Leave, Act::Connect(8), Act::Start(0, true), Act::Apply]);
+        let status = machine.status();
+        assert_eq!((status.queues.len(), status.flows_moved), (1, None), "another guest's");
+    }
 }
 
 #[test]

@@ -60,6 +60,7 @@ fn a_rule_that_cannot_be_is_refused_and_changes_nothing() {
     let refused = set(&mut machine, "private", "1").expect_err("a bridge decides that");
     assert_eq!(refused, "vm1 is on the bridge br0: expected a vif on the switch");
     set(&mut machine, "private", "0").expect("it is so");
+    assert_eq!(machine.status().limits.frame_len_max, None, "so are longer frames");
     set(&mut machine, "locking-mode", "disabled").expect("on a bridge, too");
     let refused = set(&mut machine, "locking-mode", "open").expect_err("no mode");
     assert_eq!(refused, "locking-mode: expected unlocked, locked or disabled, not \"open\"");
