@@ -1,14 +1,15 @@
 //! Our front-end against our back-end.
 
-use crate::device::{Device, STEP, addresses, file, region};
+use crate::device::{Device, STEP, addresses, file, region, region_key};
 use ringway_vhost::backend::{FEATURES, Offer, PROTOCOL_FEATURES};
 use ringway_vhost::frontend::{Event, Negotiated, Preferences};
 use ringway_vhost::{Fault, Frontend, Inbox, Message, Request};
 use ringway_wire::vhost_user::{
     Op, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_MQ,
-    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_STATUS,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_STATUS, VringState,
 };
 use ringway_wire::virtio::{Features, VIRTIO_NET_F_HOST_TSO4};
+use zerocopy::IntoBytes;
 
 fn preferences() -> Preferences {
     Preferences { features: FEATURES, protocol: PROTOCOL_FEATURES, pairs: 4 }
@@ -127,6 +128,32 @@ fn an_inflight_area_is_passed_to_the_front_end_and_back() {
     frontend.ask(Request::SetInflightFd(area));
     run(&mut frontend, &mut device).unwrap();
     assert!(device.has_area);
+}
+
+#[test]
+fn memory_is_withdrawn_region_by_region() {
+    let (mut device, mut frontend) = (Device::new(1), Frontend::new(preferences()));
+    run(&mut frontend, &mut device).unwrap();
+    frontend.share(vec![region(0), region(1)]);
+    frontend.unshare(region_key(0));
+    frontend.ask(Request::GetMaxMemSlots);
+    let events = run(&mut frontend, &mut device).unwrap();
+    assert_eq!(device.memory, [region_key(1)]);
+    assert!(matches!(events.last(), Some(Event::Done(Op::GetMaxMemSlots))), "{events:?}");
+}
+
+#[test]
+fn a_base_is_an_index_of_the_ring_that_was_stopped() {
+    for (index, num, is_good) in [(1, 65535, true), (1, 65536, false), (0, 9, false)] {
+        let (mut device, mut frontend) = (Device::new(1), Frontend::new(preferences()));
+        run(&mut frontend, &mut device).unwrap();
+        frontend.ask(Request::GetVringBase { ring: 1 });
+        frontend.next_message().unwrap();
+        let payload = VringState { index, num }.as_bytes().to_vec();
+        let request = Op::GetVringBase.number();
+        let taken = frontend.take(Message { request, flags: 4, payload, files: Vec::new() });
+        assert_eq!(taken.is_ok(), is_good, "{num} of ring {index}");
+    }
 }
 
 #[test]

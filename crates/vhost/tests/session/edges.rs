@@ -3,10 +3,12 @@
 use ringway_vhost::backend::{Missing, PROTOCOL_FEATURES};
 use ringway_vhost::request::{Ack, Area};
 use ringway_vhost::{Fault, Inbox, Request};
-use ringway_wire::vhost_user::HEADER_LEN;
+use ringway_wire::vhost_user::{HEADER_LEN, Op};
 use ringway_wire::virtio::{Features, VIRTIO_F_VERSION_1};
 
-use crate::device::{Device, USUAL, addresses, driver_ok, enable, file, greeting, region, rings};
+use crate::device::{
+    Device, USUAL, addresses, driver_ok, enable, file, greeting, region, region_key, rings,
+};
 
 const PLAIN: Features = Features::of(&[VIRTIO_F_VERSION_1]);
 
@@ -145,6 +147,42 @@ fn a_ring_that_lacks_most_is_named_with_its_direction() {
     let expected =
         "ring 0, on which the guest receives, has no size, no addresses, no base, no kick";
     assert_eq!(unset.as_deref(), Some(expected));
+}
+
+#[test]
+fn a_pair_is_unset_from_the_first_part_of_it_on() {
+    let parts: [fn() -> Request; 4] = [
+        || Request::SetVringNum { ring: 0, size: 128 },
+        || Request::SetVringBase { ring: 0, base: 9 },
+        || Request::SetVringAddr { ring: 0, addresses: addresses(0) },
+        || Request::SetVringKick { ring: 0, file: Some(file()) },
+    ];
+    for part in parts {
+        let mut device = Device::new(1);
+        assert_eq!(device.session.unset_ring(), None);
+        device.ask(part()).unwrap();
+        let unset = device.session.unset_ring().expect("there is more");
+        assert_eq!((unset.ring, unset.lacks.len()), (1, 4), "after {:?}", part());
+    }
+}
+
+#[test]
+fn another_kick_starts_a_running_ring_again_and_what_it_has_does_not() {
+    let mut device = booted();
+    let starts = device.starts;
+    device.ask(Request::SetVringKick { ring: 0, file: Some(file()) }).unwrap();
+    assert_eq!(device.starts, starts + 1);
+    device.ask(Request::SetVringAddr { ring: 0, addresses: addresses(0) }).unwrap();
+    assert_eq!(device.starts, starts + 1);
+}
+
+#[test]
+fn a_session_knows_its_last_request_and_its_memory() {
+    let mut device = booted();
+    assert_eq!(device.session.last(), Some(Op::SetVringCall));
+    device.ask(Request::AddMemReg(region(5))).unwrap();
+    assert_eq!(device.session.last(), Some(Op::AddMemReg));
+    assert_eq!(device.session.regions(), [0, 1, 5].map(region_key));
 }
 
 #[test]

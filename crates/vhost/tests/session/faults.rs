@@ -1,11 +1,17 @@
 //! Protocol violations by a front-end, and the texts of their refusals.
 
-use crate::device::{Device, USUAL, addresses, driver_ok, enable, file, greeting, region};
+use crate::device::{
+    Device, USUAL, addresses, driver_ok, enable, file, greeting, region, region_key,
+};
 use ringway_vhost::backend::{FEATURES, Missing, Negotiated, Offer, PROTOCOL_FEATURES};
+use ringway_vhost::request::{Ack, Area};
 use ringway_vhost::{Addresses, Fault, Inbox, Message, Region, Request};
 use ringway_wire::vhost_user::{
-    HEADER_LEN, Header, Op, REGIONS_MAX, VERSION, VHOST_USER_PROTOCOL_F_MQ,
-    VHOST_USER_PROTOCOL_F_PAGEFAULT, VringState,
+    HEADER_LEN, Header, Op, REGIONS_MAX, VERSION, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
+    VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD, VHOST_USER_PROTOCOL_F_LOG_SHMFD,
+    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_NET_MTU, VHOST_USER_PROTOCOL_F_PAGEFAULT,
+    VHOST_USER_PROTOCOL_F_RARP, VHOST_USER_PROTOCOL_F_RESET_DEVICE, VHOST_USER_PROTOCOL_F_STATUS,
+    VringState,
 };
 use ringway_wire::virtio::{
     Features, VIRTIO_F_VERSION_1, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_RSS,
@@ -97,6 +103,73 @@ fn a_request_that_was_not_negotiated_is_refused() {
 }
 
 #[test]
+fn a_request_of_a_protocol_feature_is_taken_with_that_alone() {
+    const AREA: u64 = VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD;
+    const SLOTS: u64 = VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
+    const STATUS: u64 = VHOST_USER_PROTOCOL_F_STATUS;
+    let log = || Request::SetLogBase { size: 4096, offset: 0, file: file() };
+    let area =
+        || Request::SetInflightFd(Area { rings: 2, size: 128, len: 4224, offset: 0, file: file() });
+    let requests: [(u64, fn() -> Request); 12] = [
+        (VHOST_USER_PROTOCOL_F_MQ, || Request::GetQueueNum),
+        (VHOST_USER_PROTOCOL_F_LOG_SHMFD, log),
+        (VHOST_USER_PROTOCOL_F_RARP, || Request::SendRarp([2, 0, 0, 0, 0, 1])),
+        (VHOST_USER_PROTOCOL_F_NET_MTU, || Request::NetSetMtu(1500)),
+        (AREA, || Request::GetInflightFd { rings: 2, size: 128 }),
+        (AREA, area),
+        (VHOST_USER_PROTOCOL_F_RESET_DEVICE, || Request::ResetDevice),
+        (SLOTS, || Request::GetMaxMemSlots),
+        (SLOTS, || Request::AddMemReg(region(0))),
+        (SLOTS, || Request::RemMemReg(region_key(0))),
+        (STATUS, || Request::SetStatus(1)),
+        (STATUS, || Request::GetStatus),
+    ];
+    for (feature, request) in requests {
+        for (protocol, is_taken) in [(feature, true), (PROTOCOL_FEATURES & !feature, false)] {
+            let mut device = Device::new(1);
+            device.ask(Request::SetProtocolFeatures(protocol)).unwrap();
+            let taken = device.ask(request());
+            let is_refused = matches!(taken, Err(Fault::NotNegotiated { .. }));
+            assert_eq!((taken.is_ok(), is_refused), (is_taken, !is_taken), "{:?}", request());
+        }
+    }
+}
+
+#[test]
+fn requests_that_need_nothing_done_are_read_like_the_others() {
+    let mut device = Device::new(1);
+    device.ask(Request::SetLogFd(file())).unwrap();
+    device.ask(Request::SetVringErr { ring: 1, file: Some(file()) }).unwrap();
+    assert_eq!(refusal(raw(Op::SetLogFd, &[0; 8], 1)), "SET_LOG_FD has 8 bytes, expected 0");
+    for (files, is_taken) in [(0, true), (1, true), (2, false)] {
+        let mut message = Request::RemMemReg(region_key(0)).write(Ack::No);
+        message.files = (0..files).map(|_| file()).collect();
+        let mut device = Device::new(1);
+        device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
+        assert_eq!(device.take(message).is_ok(), is_taken, "{files} descriptors");
+    }
+}
+
+#[test]
+fn an_area_is_for_rings_that_there_can_be() {
+    for (rings, size, is_taken) in [(2, 32768, true), (2, 32769, false), (3, 128, false)] {
+        let mut device = Device::new(1);
+        device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
+        let taken = device.ask(Request::GetInflightFd { rings, size });
+        assert_eq!(taken.is_ok(), is_taken, "{rings} rings of {size}");
+    }
+}
+
+#[test]
+fn features_without_a_name_are_shown_beside_those_that_have_one() {
+    let mut bits = (0..64).map(|bit| 1_u64 << bit);
+    let unnamed = bits.find(|bit| Features(*bit).names().next().is_none()).expect("not all are");
+    let features = Features(unnamed).or(Features::of(&[VIRTIO_NET_F_RSS]));
+    let words = Device::new(1).ask(Request::SetFeatures(features)).unwrap_err().to_string();
+    assert_eq!(words, format!("SET_FEATURES sets rss {unnamed:#x}, which was not offered"));
+}
+
+#[test]
 fn regions_neither_overlap_nor_go_past_the_last_address() {
     let mut device = Device::new(1);
     device.ask(Request::SetProtocolFeatures(PROTOCOL_FEATURES)).unwrap();
@@ -121,7 +194,9 @@ fn regions_neither_overlap_nor_go_past_the_last_address() {
         let asked = Request::AddMemReg(Region { key, file: file() });
         assert!(matches!(device.ask(asked).unwrap_err(), Fault::RegionRange { .. }));
     }
-    let slots = (2..).map(region).take(508);
+    // They may touch, whichever comes first.
+    device.ask(Request::AddMemReg(region(0))).unwrap();
+    let slots = (2..).map(region).take(507);
     for region in slots {
         device.ask(Request::AddMemReg(region)).unwrap();
     }
@@ -169,7 +244,9 @@ fn a_guest_keeps_what_it_has_though_less_is_configured_now() {
         features: FEATURES.without(tso),
         floor: Negotiated {
             features: tso.or(Features::of(&[VIRTIO_NET_F_RSS])),
-            protocol: VHOST_USER_PROTOCOL_F_MQ | VHOST_USER_PROTOCOL_F_PAGEFAULT,
+            protocol: VHOST_USER_PROTOCOL_F_MQ
+                | VHOST_USER_PROTOCOL_F_RARP
+                | VHOST_USER_PROTOCOL_F_PAGEFAULT,
             pairs: 4,
             mtu: 4000,
         },
