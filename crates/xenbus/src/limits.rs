@@ -430,6 +430,38 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_or_a_number_in_a_second_can_be_none() {
+        for limit in LIMITS {
+            let value = match limit.field {
+                Field::Rate(_) => "0,0",
+                Field::PerSecond(_) => "0",
+                // Left as it is, to be refused or to mean what it says.
+                Field::Link(_) | Field::Offloads(_) | Field::Weight(_) => "none",
+            };
+            assert_eq!(limit.key_value("none").as_deref(), Ok(value), "{}", limit.name());
+        }
+    }
+
+    #[test]
+    fn a_vif_has_every_limit_and_the_uplink_those_of_what_it_floods() {
+        let names = |scope| {
+            let of_it = LIMITS.iter().filter(|limit| limit.is_of(scope));
+            of_it.map(Limit::name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Scope::Vif).len(), LIMITS.len());
+        let kinds = [
+            "broadcast-rate",
+            "broadcast-mbit",
+            "multicast-rate",
+            "multicast-mbit",
+            "unknown-rate",
+            "unknown-mbit",
+        ];
+        assert_eq!(names(Scope::Uplink), kinds);
+        assert_eq!(names(Scope::Switch), [&["flood-rate", "flood-mbit"][..], &kinds[..]].concat());
+    }
+
+    #[test]
     fn megabits_are_a_number_or_a_rate() {
         let limit = |name: &str| Limit::named(name).expect("it exists");
         let written =
@@ -476,6 +508,7 @@ mod tests {
         assert!(bad[1].contains("-offloads is \"some\", expected auto, all or none"), "{bad:?}");
         assert!(bad[3].contains("/b/ringway-weight is \"0\", expected a weight from 1 to 1000"));
         assert!(bad[5].contains("is \"100kb/s\", expected whole megabits"), "{bad:?}");
+        assert!(bad[6].contains("-unknown-rate is \"ten\", expected a number"), "{bad:?}");
         assert_eq!(read(&[("ringway-weight", "1001")]).0.weight, None);
     }
 

@@ -140,6 +140,24 @@ fn a_control_ring_is_offered_unless_a_key_says_otherwise() {
 }
 
 #[test]
+fn multicast_control_is_offered_unless_a_key_says_otherwise() {
+    let wants = |text| keys(&[("ringway-multicast-control", text)]).wants_multicast_control();
+    assert_eq!((wants("0"), wants("1")), (Ok(false), Ok(true)));
+    assert!(wants("no").is_err());
+    assert_eq!(keys(&[]).wants_multicast_control(), Ok(true));
+}
+
+#[test]
+fn a_vif_is_unplugged_if_its_key_says_exactly_that() {
+    //= netif.h:frontend-link
+    assert!(keys(&[("disconnect", "1")]).is_unplugged());
+    for other in ["0", "", "11"] {
+        assert!(!keys(&[("disconnect", other)]).is_unplugged(), "{other:?}");
+    }
+    assert!(!keys(&[]).is_unplugged());
+}
+
+#[test]
 fn pages_stay_mapped_only_if_a_key_says_so() {
     let wants = |text| keys(&[("ringway-staging", text)]).wants_staging();
     assert_eq!((wants("0"), wants("1")), (Ok(false), Ok(true)));
