@@ -118,6 +118,12 @@ pub(crate) struct TestQueue {
 }
 
 impl TestQueue {
+    /// The queue of a station with this number, and its far side, which takes all frames.
+    pub(crate) fn with_far(number: u8, traits: QueueTraits) -> (TestQueue, Arc<Mutex<Far>>) {
+        let far = Arc::new(Mutex::new(Far { room: usize::MAX, ..Far::default() }));
+        (TestQueue { far: Arc::clone(&far), traits, number, may_have_more: false }, far)
+    }
+
     fn far(&self) -> Result<MutexGuard<'_, Far>> {
         let far = self.far.lock().expect("no test panics with the lock");
         match far.fails {
@@ -297,6 +303,11 @@ pub(crate) struct Station {
 }
 
 impl Station {
+    /// That of a queue in this place.
+    pub(crate) fn new(far: Arc<Mutex<Far>>, counters: Arc<QueueCounters>, id: SlotId) -> Station {
+        Station { far, counters, id }
+    }
+
     pub(crate) fn far(&self) -> MutexGuard<'_, Far> {
         self.far.lock().expect("no test panics with the lock")
     }
@@ -465,14 +476,14 @@ impl Bench {
         let (port, policy) = (PortId(number.into()), Arc::new(policy));
         let attach = |index| {
             let address = self.roster.place(port, index, None, 0);
-            let far = Arc::new(Mutex::new(Far { room: usize::MAX, ..Far::default() }));
+            let (queue, far) = TestQueue::with_far(number, traits);
             let counters: Arc<QueueCounters> = Arc::default();
             let parts = AttachedParts {
                 id: address.slot,
                 port_id: port,
                 queue_index: index,
                 queue_count: queues,
-                queue: TestQueue { far: Arc::clone(&far), traits, number, may_have_more: false },
+                queue,
                 forwarding: forwarding.clone(),
                 policy: Arc::clone(&policy),
                 flood: Arc::new(FloodBudget::new(FloodLimit::NONE, Ticks(0))),
@@ -483,7 +494,7 @@ impl Bench {
                 arrivals: self.roster.arrivals(port),
             };
             self.engine.attach(Attached::new(parts, self.now));
-            Station { far, counters, id: address.slot }
+            Station::new(far, counters, address.slot)
         };
         (0..queues).map(attach).collect()
     }

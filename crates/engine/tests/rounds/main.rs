@@ -5,9 +5,11 @@ mod announcements;
 mod balance;
 mod bench;
 mod bridges;
+mod engines;
 mod lent;
 mod limits;
 mod mirrors;
+mod pair;
 mod steering;
 mod vlans;
 
@@ -435,7 +437,9 @@ fn a_queue_without_frames_costs_no_turns_while_others_work() {
         bench.round();
     }
     assert!(busy.far().asked >= 1000);
-    assert!(idle.far().asked < 100, "{}", idle.far().asked);
+    // It was polled for a while before that: its next frames may be close behind.
+    let asked = idle.far().asked;
+    assert!((60..100).contains(&asked), "{asked}");
     // Arriving frames do not wake it, but an event does.
     idle.far().script = [(1, 60)].into();
     bench.ready(&idle);
