@@ -222,6 +222,7 @@ mod tests {
         assert_eq!(frames(&announcement), of(&[]));
         announcement.repeat();
         assert_eq!(frames(&announcement), of(&[&known[..], &shown].concat()));
+        assert_eq!(announcement.sent(), 2 + 3 + 5);
     }
 
     #[test]

@@ -116,9 +116,43 @@ impl Capture {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
+    use std::time::Duration;
+
     use ringway_datapath::{FramePool, PoolBudget};
 
     use super::*;
+
+    #[test]
+    fn a_copy_has_the_first_bytes_and_the_time_of_its_frame() {
+        let (now, wall) = (Instant::now(), SystemTime::UNIX_EPOCH);
+        let capture = Capture::new(100, (now, wall));
+        let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+        let frame = pool.take(1000).expect("there is memory");
+        let later = Duration::from_secs(5);
+        capture.copy(Passage::Ingress, 3, now + later, [&frame]);
+        let copy = capture.next().expect("there is room");
+        assert_eq!((copy.at, copy.queue, copy.passage), (wall + later, 3, Passage::Ingress));
+        assert_eq!((copy.len, copy.bytes.len()), (1000, 100));
+        assert!(capture.next().is_none() && capture.is_open());
+        capture.close();
+        assert!(!capture.is_open());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "copies thousands of frames, which takes Miri minutes")]
+    fn copies_for_a_reader_that_does_not_read_are_bounded_in_number() {
+        let now = Instant::now();
+        let capture = Capture::new(14, (now, SystemTime::now()));
+        let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+        let frame = pool.take(60).expect("there is memory");
+        for _ in 0..WAITING_MAX + 3 {
+            capture.copy(Passage::Egress, 0, now, [&frame]);
+        }
+        assert_eq!(capture.lost(), 3);
+        assert_eq!(std::iter::from_fn(|| capture.next()).count(), WAITING_MAX);
+        // What was lost takes no room of later ones.
+        assert_eq!(capture.bytes_waiting.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "copies megabytes, which takes Miri minutes")]

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ringway_datapath::{DropReason, PortId, WaitReason};
+use ringway_engine::gauge::Admission;
 use ringway_engine::steps::{self, Command, Engines};
 use ringway_engine::{Hopped, IfIdle, Limits, PortSteering, SlotId, Wait, Whereabouts};
 use ringway_switch::PortPolicy;
@@ -154,6 +155,7 @@ fn frames_for_a_queue_that_fails_on_its_way_are_given_up() {
     assert_eq!(pair.count(0, Whereabouts::Gathers { slot }), 0);
     let failure = pair.next_failure().map(|it| (it.port_id, it.queue_index));
     assert_eq!(failure, Some((PortId(2), 0)));
+    // waits: the control plane does each step at once
     assert!(pair.next_failure().is_none());
 }
 
@@ -164,11 +166,11 @@ fn frames_gather_for_a_queue_on_its_way_up_to_a_mark() {
     let (id, gauge) = (moved.to.slot, Arc::clone(&moved.to.gauge));
     pair.engines[0].apply(Command::Expect { id, gauge: Arc::clone(&gauge) });
     let gathered = |pair: &Pair| pair.count(0, Whereabouts::Gathers { slot: id });
-    pair.put_in(0, id, 60..187);
+    pair.put_in(0, id, Admission::Late, 60..187);
     pair.round(0, IfIdle::Poll);
     assert_eq!((gathered(&pair), gauge.has_pressure()), (127, false));
     // The first of these reaches the mark.
-    pair.put_in(0, id, 187..190);
+    pair.put_in(0, id, Admission::Late, 187..190);
     pair.round(0, IfIdle::Poll);
     assert_eq!((gathered(&pair), gauge.has_pressure(), gauge.is_raised()), (128, true, false));
     assert_eq!(pair.engines[0].drops_to_count(), 2);
@@ -185,6 +187,35 @@ fn frames_gather_for_a_queue_on_its_way_up_to_a_mark() {
     assert_eq!(receiver.dropped(DropReason::QueueFull), 2, "it counts them now");
     let found = [id, other].map(|id| pair.engines[0].port_at(id));
     assert_eq!(found, [Some(PortId(2)), None]);
+}
+
+#[test]
+fn frames_that_gather_take_no_more_memory_than_a_port_may() {
+    let (mut pair, _sender, receiver) = pair_with_receiver(1);
+    let moved = pair.roster.redirect(PortId(2), 0, 0).expect("it is there");
+    let (id, gauge) = (moved.to.slot, Arc::clone(&moved.to.gauge));
+    pair.engines[0].apply(Command::Expect { id, gauge });
+    // Each takes 64 KiB. A port may take a quarter of what they leave of 64 MiB.
+    pair.put_in(0, id, Admission::Waits, 60_000..60_256);
+    pair.round(0, IfIdle::Poll);
+    let gathered = pair.count(0, Whereabouts::Gathers { slot: id });
+    assert!((150..220).contains(&gathered), "{gathered}");
+    assert_eq!(pair.engines[0].drops_to_count(), u64::try_from(256 - gathered).expect("few"));
+    pair.engines[0].apply(Command::Forget { id });
+    assert_eq!(pair.count(0, Whereabouts::Gathers { slot: id }), 0);
+    assert_eq!((receiver.far().received, pair.engines[0].drops_to_count()), (0, 0));
+}
+
+#[test]
+fn frames_for_a_queue_that_was_in_a_place_before_are_not_for_this_one() {
+    let (mut pair, _sender, receiver) = pair_with_receiver(0);
+    let id = pair.place(2, 0).slot;
+    for other in [SlotId { generation: id.generation + 1, ..id }, SlotId { index: 100, ..id }] {
+        pair.put_in(0, other, Admission::Waits, 60..70);
+    }
+    pair.put_in(0, id, Admission::Waits, 70..75);
+    pair.run(1);
+    assert_eq!(lens(&receiver), all(70..75));
 }
 
 #[test]
@@ -255,6 +286,10 @@ fn a_port_that_is_detached_gives_back_its_queues_in_order() {
     assert_eq!(detached, Ok(()));
     assert_eq!(returned, places.map(|id| (PortId(2), id)));
     assert_eq!(pair.roster.count(PortId(2)), 0);
+    // A command that comes late has no effect.
+    for id in [places[0], SlotId { index: 100, ..places[0] }] {
+        pair.engines[1].apply(Command::Poll { id });
+    }
     send(&sender, 60..61);
     pair.run(1);
     assert_eq!(sender.dropped(DropReason::NoRoute), 1);
@@ -263,28 +298,45 @@ fn a_port_that_is_detached_gives_back_its_queues_in_order() {
     assert_eq!(next, BTreeSet::from([0, 1, 2]), "two of these places were used before");
 }
 
-#[test]
-fn flows_of_a_balanced_port_leave_a_queue_that_cannot_keep_up() {
+/// A balanced port with a queue in each engine, of which the first gets the longer frames and has
+/// no room; flows begin to leave it.
+fn leaving() -> (Pair, [Station; 2], Arc<PortSteering>) {
     let mut pair = Pair::new();
     let sender = pair.port(1, &[0]).remove(0);
     let steering = Arc::new(PortSteering::balanced(2));
-    let queues = pair.port_with(2, &[0, 1], Some(&steering)).expect("it has no queues yet");
+    let mut queues = pair.port_with(2, &[0, 1], Some(&steering)).expect("it has no queues yet");
+    let queues = [queues.remove(0), queues.remove(0)];
     sender.far().flows = 64;
     queues[0].far().ring = Some(VecDeque::new());
     sender.far().script = [(2, 100); 64].into();
     pair.run(2);
-    // That the next frames of these flows are long makes theirs the fuller queue.
     let of_first = queues[0].far().ring.take().expect("it has one");
     let of_first: BTreeSet<u16> = of_first.into_iter().map(|(flow, _)| flow).collect();
-    assert_eq!(steps::balance_flows(&mut pair), Ok(()));
+    assert_eq!(steps::balance_flows(&mut pair), Ok(()), "nothing waits");
     let len = |flow: u16| if of_first.contains(&flow) { 1400 } else { 100 };
     sender.far().script = (0..64).map(|flow| (2, len(flow))).collect();
     queues[0].far().room = 0;
     pair.run(2);
     assert_eq!(steps::balance_flows(&mut pair), Ok(()));
     assert_eq!(steering.moved(), Some(0));
+    (pair, queues, steering)
+}
+
+#[test]
+fn flows_of_a_balanced_port_leave_a_queue_that_cannot_keep_up() {
+    let (mut pair, queues, steering) = leaving();
     queues[0].far().room = usize::MAX;
     pair.run(200);
     assert!(steering.moved() > Some(0));
+    assert_eq!(queues.iter().map(|queue| queue.far().received).sum::<u64>(), 128);
+}
+
+#[test]
+fn flows_stay_in_a_queue_that_changes_engines_meanwhile() {
+    let (mut pair, queues, steering) = leaving();
+    assert_eq!(steps::move_queue(&mut pair, PortId(2), 0, 1), Ok(true));
+    queues[0].far().room = usize::MAX;
+    pair.run(200);
+    assert_eq!(steering.moved(), Some(0));
     assert_eq!(queues.iter().map(|queue| queue.far().received).sum::<u64>(), 128);
 }

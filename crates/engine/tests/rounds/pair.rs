@@ -149,12 +149,12 @@ impl Pair {
         count
     }
 
-    /// Puts copies of floods, of these lengths, into the inbox of an engine.
-    pub(crate) fn put_in(&self, engine: usize, to: SlotId, lens: Range<usize>) {
+    /// Puts frames of these lengths into the inbox of an engine.
+    pub(crate) fn put_in(&self, engine: usize, to: SlotId, by: Admission, lens: Range<usize>) {
         let mut pool = FramePool::new(Arc::clone(&self.budget));
         for len in lens {
             let frame = pool.take(len).expect("there is memory");
-            let parcel = Parcel { to, frame, admission: Admission::Late };
+            let parcel = Parcel { to, frame, admission: by };
             assert!(self.inboxes[engine].push(parcel).is_ok(), "there is room");
         }
     }
