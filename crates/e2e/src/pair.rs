@@ -32,7 +32,7 @@ pub struct Pair {
     pub host: String,
     /// The guest's namespace.
     pub guest: String,
-    server: Option<Child>,
+    server: Option<Traffic>,
     /// A directory of its own, with the journal of the doctor.
     pub journal: TempDir,
     /// A link with a long delay.
@@ -161,16 +161,17 @@ impl Pair {
         // leaves it out.
         let shown = || text(&ok(&mut self.on_host(&format!("ip -o link show {VIF}"))).stdout);
         until("the link is up", || !shown().contains("state DOWN"));
-        self.serve();
+        self.server = Some(self.serve(5201));
         self
     }
 
-    fn serve(&mut self) {
-        let mut server = inside(&self.guest, "iperf3 -s");
-        let server = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.server = Some(server.spawn().expect("it starts"));
-        let listens = || text(&ok(inside(&self.guest, "ss -Htln sport = :5201")).stdout);
+    /// A server of iperf3 in the guest, which listens.
+    fn serve(&self, port: u16) -> Traffic {
+        let server = silent(inside(&self.guest, &format!("iperf3 -s -p {port}")));
+        let filter = format!("ss -Htln sport = :{port}");
+        let listens = || text(&ok(inside(&self.guest, &filter)).stdout);
         until("the server listens", || !listens().is_empty());
+        server
     }
 
     /// A command in the namespace of the host.
@@ -238,26 +239,22 @@ impl Pair {
         report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate")
     }
 
-    /// Traffic until it is dropped.
-    pub fn traffic(&self) -> Traffic {
-        self.traffic_of("")
+    /// Traffic until both its ends are dropped. Its server is its own: the other one may still be
+    /// busy with the last run.
+    pub fn traffic(&self) -> [Traffic; 2] {
+        let server = self.serve(5202);
+        [silent(self.on_host(&format!("iperf3 -c {GUEST} -p 5202 -t 600"))), server]
     }
+}
 
-    /// Traffic until it is dropped, with options of iperf3.
-    pub fn traffic_of(&self, options: &str) -> Traffic {
-        let mut command = self.on_host(&format!("iperf3 -c {GUEST} -t 600 {options}"));
-        let child =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Traffic(child.expect("it starts"))
-    }
+fn silent(mut command: Command) -> Traffic {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Traffic(command.spawn().expect("it starts"))
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        if let Some(server) = &mut self.server {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
+        drop(self.server.take());
         for netns in [&self.host, &self.guest] {
             let _ = Command::new("ip").args(["netns", "del", netns]).output();
         }
