@@ -44,7 +44,7 @@ docs: ## build the documents as a book, in target/book
 	$(CARGO) xtask book
 
 semver: ## find changes of the public crates since BASE=REVISION that break their users
-	scripts/install-packages build
+	scripts/install-packages semver
 	$(CARGO) semver-checks --baseline-rev '$(BASE)' $(PUBLIC:%=--package ringway-%)
 
 fuzz: ## run every fuzz target for a minute: docs/fuzzing.md

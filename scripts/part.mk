@@ -17,13 +17,13 @@ build: ## build the program, in target/release of the root
 	$(CARGO) build --release --package ringway-$(PART)
 
 check: ## run before each push: format, lints, tidy, spec, unit tests
-	../scripts/install-packages check
+	../scripts/install-packages $(PART)-check
 	$(CARGO) xtask check $(PART)
 
 test: ## check, and the tests of the program
-	../scripts/install-packages test
+	../scripts/install-packages $(PART)-test
 	$(CARGO) xtask test $(PART)
 
 nightly: ## test, with bounds on time and the tests that take minutes
-	../scripts/install-packages nightly
+	../scripts/install-packages $(PART)-nightly
 	$(CARGO) xtask nightly $(PART)

@@ -141,8 +141,11 @@ impl fmt::Display for Steps {
         let steps = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);
         let skipped: Vec<_> = steps.iter().chain(&self.ran.skipped).collect();
         if !skipped.is_empty() {
-            writeln!(f, "\nnot run on this machine (`scripts/install-packages {}`", self.target)?;
-            writeln!(f, "installs programs that are missing)")?;
+            writeln!(
+                f,
+                "\nnot run on this machine (`make {}` installs what is missing)",
+                self.target
+            )?;
         }
         for line in &skipped {
             writeln!(f, "  {line}")?;
