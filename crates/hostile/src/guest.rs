@@ -120,6 +120,7 @@ impl Guest {
                 let why = self.reason()?.unwrap_or_default();
                 bail!("the backend's state is {found:?}, expected one of {states:?} {why}");
             }
+            // waits: it reads again until the state is one of these.
             std::thread::sleep(PAUSE);
         }
     }
@@ -313,6 +314,7 @@ pub(crate) fn wait<T>(what: &str, mut probe: impl FnMut() -> Result<Option<T>>) 
         if Instant::now() > deadline {
             bail!("waited {} s for {what}", SOON.as_secs());
         }
+        // waits: it probes again until there is a result.
         std::thread::sleep(PAUSE);
     }
 }

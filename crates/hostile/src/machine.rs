@@ -125,6 +125,7 @@ impl Event {
             Some(waker) => {
                 let _ = wait_readable(&waker, Some(PAUSE));
             }
+            // waits: this event has no descriptor to wait for.
             None => std::thread::sleep(PAUSE),
         }
     }

@@ -117,6 +117,7 @@ impl Toolstack {
             if matches!(state, XenbusState::Closed | XenbusState::Unknown) {
                 break;
             }
+            // waits: it reads again until the vif is released.
             std::thread::sleep(Duration::from_millis(2));
         }
         let domid = vif.frontend;

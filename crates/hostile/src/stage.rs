@@ -285,6 +285,7 @@ impl Stage {
             if Instant::now() > deadline {
                 bail!("the backend neither responded to all requests nor closed the vif");
             }
+            // waits: it reads again until all have a response, or the vif is closed.
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -111,6 +111,7 @@ impl<'a> TestHost<'a> {
             if self.transfer.total() > before + (1 << 20) {
                 return backend::status(&self.dir()).is_some();
             }
+            // waits: it counts again until more has arrived.
             std::thread::sleep(Duration::from_millis(20));
         }
         false
@@ -126,6 +127,7 @@ impl<'a> TestHost<'a> {
         let pings = [B, HOST].map(|to| Pings::start(self.launcher, from, to, length));
         let (start, deadline) = (now(), Instant::now() + length);
         happen(deadline)?;
+        // waits: this is the time that is measured.
         std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
         let end = now();
         let [to_guest, to_host] = pings;

@@ -176,6 +176,7 @@ impl Child {
         }
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline && matches!(self.process.try_wait(), Ok(None)) {
+            // waits: no descriptor says that a child has ended.
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -43,6 +43,7 @@ pub fn becomes_quiet(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
         let (start, before) = (Instant::now(), Machine::now());
+        // waits: this is the time that is measured.
         thread::sleep(QUIET_FOR);
         let (Ok(before), Ok(now)) = (before, Machine::now()) else { return false };
         let cpus = thread::available_parallelism().map_or(1, usize::from);

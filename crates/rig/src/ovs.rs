@@ -135,6 +135,7 @@ impl Place<'_> {
             if Instant::now() > deadline || self.launcher.stop().is_due() {
                 return Err(PartError::Failed("the database of Open vSwitch is not there".into()));
             }
+            // waits: it connects again until the database listens.
             std::thread::sleep(POLL_PAUSE);
         }
         Ok(())

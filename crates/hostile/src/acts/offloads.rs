@@ -198,6 +198,7 @@ fn paced(stage: &mut Stage, frames: &[Prepared], per_second: u32) -> Result<()> 
             queue.publish_tx();
             stage.count("frames", 1);
         }
+        // waits: this is the rate of its frames.
         std::thread::sleep(pause);
     }
     Ok(())

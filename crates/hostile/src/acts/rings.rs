@@ -233,6 +233,7 @@ pub(crate) fn ports_exhausted(stage: &mut Stage) -> Result<()> {
     stage.count("ports", u64::try_from(ports.len()).unwrap_or(0));
     while !stage.is_over() {
         ports.iter().for_each(Event::notify);
+        // waits: this is the rate of its events.
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())

@@ -72,6 +72,7 @@ pub(crate) fn one_free_slot(stage: &mut Stage) -> Result<()> {
             queue.publish_rx();
         }
         stage.count("frames", 1);
+        // waits: this is the rate of its pings.
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -80,6 +81,7 @@ pub(crate) fn one_free_slot(stage: &mut Stage) -> Result<()> {
 fn introduce_surely(stage: &mut Stage, to: Peer) -> Result<()> {
     for _ in 0..3 {
         stage.introduce(to)?;
+        // waits: the frames are to be apart, as one may be lost in a full queue.
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
@@ -116,6 +118,7 @@ fn receive_slowly(stage: &mut Stage, from: Peer, every: Duration, per_second: u3
         }
         let _ = queue.take_rx();
         stage.count("frames", 1);
+        // waits: this is the rate of its pings.
         std::thread::sleep(pause);
     }
     stage.count("pages", taken);

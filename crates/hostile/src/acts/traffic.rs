@@ -207,6 +207,7 @@ fn send_in_turn(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Resul
             break;
         }
         stage.send(bytes)?;
+        // waits: this is the rate of its frames.
         std::thread::sleep(pause);
     }
     Ok(())
@@ -261,6 +262,7 @@ fn listen(stage: &mut Stage, frames: &[Vec<u8>], pause: Duration) -> Result<()> 
         };
         let overheard = received.iter().filter(|part| is_for_others(&part.head)).count();
         stage.count(OVERHEARD, u64::try_from(overheard).unwrap_or(0));
+        // waits: this is the rate of its frames.
         std::thread::sleep(pause);
     }
     Ok(())

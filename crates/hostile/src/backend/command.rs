@@ -118,6 +118,7 @@ fn on_xen(lies: &[&Lie], frontend: DomId, handle: u32) -> Result<Vec<Verdict>> {
 
 fn place<H: Hypervisor<Event: 'static> + 'static>(hypervisor: H, store: Client) -> Box<dyn Place> {
     let meanwhile = Box::new(|how| match how {
+        // waits: the frontend is another process, and the lie goes on when it is ready.
         Meanwhile::Pause => std::thread::sleep(PAUSE),
         Meanwhile::Restart => eprintln!("hostile: if the frontend has given up, start it again"),
     });

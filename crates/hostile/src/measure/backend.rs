@@ -47,6 +47,7 @@ impl Watch {
                 let mut seen = notes.lock().unwrap_or_else(PoisonError::into_inner);
                 note(&mut seen, status, start.elapsed(), &honest, &mut pid);
                 drop(seen);
+                // waits: the backend reports nothing by itself.
                 std::thread::sleep(PAUSE);
             }
         });

@@ -20,6 +20,7 @@ pub(crate) fn burn(thousandths: u32) -> ! {
         while start.elapsed() < busy {
             std::hint::spin_loop();
         }
+        // waits: the rest of the slice is for others.
         std::thread::sleep(SLICE.saturating_sub(start.elapsed()));
     }
 }

@@ -59,6 +59,7 @@ pub(crate) fn receive() -> Result<()> {
         if io::stdout().lock().write_all(line.as_bytes()).is_err() {
             return Ok(());
         }
+        // waits: a line is due each time.
         std::thread::sleep(LINE_PAUSE);
     }
 }
@@ -82,6 +83,7 @@ pub(crate) fn send(to: Ipv4Addr) -> Result<()> {
             if let Ok(mut stream) = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
                 while stream.write_all(&bytes).is_ok() {}
             }
+            // waits: it connects again until the receiver listens.
             std::thread::sleep(RETRY_PAUSE);
         }
     };

@@ -57,6 +57,7 @@ pub(super) fn wait_for(
         if clients.iter().any(|(client, _)| client.has_ended()) {
             return Ok(());
         }
+        // waits: it counts again until all have sent.
         thread::sleep(POLL_INTERVAL);
     }
     Ok(())

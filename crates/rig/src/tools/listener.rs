@@ -31,6 +31,7 @@ pub(super) fn wait_for(
         if Instant::now() > deadline {
             return Err(PartError::Failed(format!("a server does not listen on port {port}")));
         }
+        // waits: it reads again until the server listens.
         thread::sleep(POLL_INTERVAL);
     }
     Ok(())

@@ -206,6 +206,7 @@ fn assert_apart(host: &Host, one: Place<'_>, other: Place<'_>) {
         host.guest_text(guest, &["ip", "neigh", "flush", "dev", "eth0"]);
     }
     for (from, to) in [(one, other), (other, one)] {
+        // waits: what each sends afterwards shows below that none was late.
         assert!(!has_reply(host, from.0, &address(to)), "{from:?} reaches {to:?}");
     }
     // What each sends to the other and gets from it is ahead of these.

@@ -39,8 +39,8 @@ fn a_failed_queue_is_reported_once_and_the_others_continue() {
     peers[0].send_flow(1, 2, 0, 0, 100);
     peers[2].send_flow(1, 2, 1, 0, 100);
     far.wait_until("both other queues continue", |far| far.received == 200);
-    assert!(workers.next_failure().is_none());
     assert_eq!(workers.detach(PortId(1)).len(), 2);
+    // waits: `detach` ends when every worker has acted on it.
     assert!(workers.next_failure().is_none());
     assert!(workers.detach(PortId(1)).is_empty());
 }

@@ -253,6 +253,7 @@ fn a_thousand_idle_queues_cost_no_cpu() {
             last = now;
             still_since = cpu_time("/proc/thread-self");
         }
+        // waits: of this CPU time, a busy machine gives the worker less.
         assert!(spent < Duration::from_secs(2), "the worker does not come to rest");
     }
     assert!(polls(&peers) - before < 50_000, "queues are polled all the time");
