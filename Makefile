@@ -110,7 +110,7 @@ virtio-admin: ## execute docs/virtio.md and first-steps.md on whole Debians 12 a
 # OVN_ARGS="..." selects scenarios, and more: tests/ovn/run --help
 ovn: ## connect guests of both kinds on three hosts by OVN, in namespaces; move them, break things
 	scripts/install-packages ovn
-	$(CARGO) build --release --package ringway
+	$(CARGO) build --release $(PROGRAMS)
 	tests/ovn/run $(OVN_ARGS)
 
 xen-smoke: ## test on emulated real Xen: the scenarios that take a few minutes

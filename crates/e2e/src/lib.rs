@@ -26,9 +26,8 @@ pub mod virtio_guest;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use ringway_rig::cpu_time::becomes_quiet;
+use ringway_rig::cpu_time::{QUIET_PATIENCE, becomes_quiet};
 use turns::{Kind, Turns};
 
 pub use turns::Turn;
@@ -36,8 +35,6 @@ pub use turns::Turn;
 static TURNS: Turns = Turns::new();
 /// Set by `make nightly`.
 const NIGHTLY: &str = "RINGWAY_NIGHTLY";
-/// How long a test with bounds waits for a quiet machine.
-const QUIET_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for the turn of a test that runs alone. It ends when the result is dropped. If this
 /// machine lacks what the test needs, programs or permission to create networks, prints that and

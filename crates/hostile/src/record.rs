@@ -292,6 +292,15 @@ mod tests {
     }
 
     #[test]
+    fn where_all_pings_may_be_lost_their_loss_breaks_no_bound() {
+        let scenario = find("slots-tiny").expect("it");
+        let mut round = good();
+        round.during.to_host.received = 0;
+        assert!(Record::new(scenario, &[round.clone()]).is_failure());
+        assert!(!Record::new(&scenario.loses(100), &[round]).is_failure());
+    }
+
+    #[test]
     fn a_known_broken_bound_is_reported_but_is_not_a_failure() {
         let scenario = Scenario { known: Some("such a thing"), ..*find("slots-tiny").expect("it") };
         let mut round = good();

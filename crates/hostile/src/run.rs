@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use ringway_rig::cpu_time::{QUIET_PATIENCE, becomes_quiet};
 use ringway_rig::launcher::{self, Launcher};
 use ringway_rig::machine::{self, Build};
 use ringway_rig::scratch::Scratch;
@@ -54,6 +55,11 @@ struct Report<'a> {
 pub(crate) fn run(choice: &Choice) -> Result<bool> {
     let chosen = choose(choice)?;
     let ringway = find_ringway(choice.ringway.as_deref())?;
+    let is_quiet = choice.is_quick || becomes_quiet(QUIET_PATIENCE);
+    if !is_quiet {
+        eprintln!("SKIPPED: bounds on lost pings: other work uses the CPUs");
+    }
+    let judged = |scenario: &Scenario| if is_quiet { *scenario } else { scenario.loses(100) };
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&asked))?;
@@ -68,7 +74,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool> {
         for scenario in chosen.iter().filter(|scenario| scenario.net == net) {
             let place = format!("{}/{}", records.len() + 1, chosen.len());
             eprint!("hostile: {place} {} ", scenario.name);
-            let record = measure(&launcher, &ringway, &mut host, scenario, choice)?;
+            let record = measure(&launcher, &ringway, &mut host, &judged(scenario), choice)?;
             eprintln!("{}: {}", record.verdict(), report::in_short(&record));
             if !record.broken.is_empty() {
                 // Its leftovers must not be blamed on the next scenario.

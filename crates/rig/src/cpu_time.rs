@@ -10,6 +10,8 @@ use crate::child::PartError;
 
 /// The part of all CPUs that may be in use on a quiet machine.
 const QUIET_PART_MAX: f64 = 0.15;
+/// How long tests with bounds wait for a quiet machine.
+pub const QUIET_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a machine must be quiet, in one piece.
 const QUIET_FOR: Duration = Duration::from_secs(1);
 
