@@ -140,17 +140,33 @@ fn lie_to(lies: &[&Lie], liar: &mut Liar<'_>) -> Vec<Verdict> {
 fn in_words(verdicts: &[Verdict]) -> String {
     let rows = verdicts.iter().map(|Verdict { lie, account, reasons, broken }| {
         let verdict = match (broken.is_empty(), &account.skipped) {
-            (_, Some(why)) => format!("SKIPPED: {why}"),
-            (true, None) => "held".to_owned(),
-            (false, None) => "broken".to_owned(),
+            (true, Some(_)) => "skipped",
+            (true, None) => "held",
+            (false, _) => "broken",
         };
         let own = if account.is_served { "stays" } else { "leaves" };
         let why = reasons.iter().chain(&account.closed).next().cloned().unwrap_or_default();
-        vec![(*lie).to_owned(), own.to_owned(), verdict, why]
+        vec![(*lie).to_owned(), own.to_owned(), verdict.to_owned(), why]
     });
     let mut text = render(&["LIE", "THE FRONTEND", "VERDICT", "ITS FIRST REASON"], rows);
-    for Verdict { lie, broken, .. } in verdicts {
+    for Verdict { lie, account, broken, .. } in verdicts {
         broken.iter().for_each(|why| text += &format!("broken: {lie}: {why}\n"));
+        account.skipped.iter().for_each(|why| text += &format!("SKIPPED: {lie}: {why}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::Account;
+
+    #[test]
+    fn what_a_lie_cannot_do_has_a_line_of_its_own_for_scripts() {
+        let skipped = Some("no control ring".to_owned());
+        let account = Account { skipped, ..Account::default() };
+        let verdict = Verdict { lie: "a-lie", account, reasons: Vec::new(), broken: Vec::new() };
+        let text = in_words(&[verdict]);
+        assert!(text.lines().any(|line| line == "SKIPPED: a-lie: no control ring"), "{text}");
+    }
 }
