@@ -24,11 +24,8 @@ pub fn splits(flows: usize, queues: usize) -> Vec<Split> {
     }
     let mut found = Vec::new();
     partitions(flows, flows, queues, &mut Vec::new(), &mut found);
-    let with_probability = |parts: Vec<usize>| {
-        let probability = probability(&parts, queues);
-        Split { parts, probability }
-    };
-    found.into_iter().map(with_probability).collect()
+    let split = |parts: Vec<usize>| Split { probability: probability(&parts, queues), parts };
+    found.into_iter().map(split).collect()
 }
 
 /// Ways to write `left` as at most `queues` parts, none above `part_max`.
