@@ -240,7 +240,7 @@ guest_create() {
         line+=", \"mac=$(guest_mac $((host + 16 * index))),bridge=$bridge\""
     done
     local image ramdisk words
-    words="console=hvc0 mitigations=off loglevel=4 net.ifnames=0 rig.role=$role \
+    words="console=hvc0 mitigations=off loglevel=4 cryptomgr.notests net.ifnames=0 rig.role=$role \
 rig.queues=$queues rig.netfront=$netfront ${mtu:+rig.mtu=$mtu} $([ "$vif" = no ] || echo "rig.host=$host")"
     if [ -n "$ipxe" ]; then
         # It parses words as commands.

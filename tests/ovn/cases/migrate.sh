@@ -19,7 +19,7 @@ place=([web]=hv2)
 # seconds, as on a busy machine. The guest's network is down then, and its console says that something
 # `is not a head`.
 machine_start() {
-    local boot=$target/virtio kernel_options="console=ttyS0 quiet panic=-1 no_timer_check"
+    local boot=$target/virtio kernel_options="console=ttyS0 quiet panic=-1 no_timer_check cryptomgr.notests"
     kernel_options+=" guest.address=10.9.0.1/24 guest.seconds=$((PATIENCE * 1800))"
     # The function `on` would be another process. Without KVM, QEMU 7.2 needs `vectors=0`.
     nsenter --target "${host[$1]}" --mount --net --uts -- qemu-system-x86_64 \

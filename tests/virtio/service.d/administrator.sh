@@ -34,7 +34,7 @@ definition() {
     <type arch='x86_64' machine='q35'>hvm</type>
     <kernel>/var/lib/libvirt/images/vmlinux</kernel>
     <initrd>/var/lib/libvirt/images/guest.cpio</initrd>
-    <cmdline>console=ttyS0 panic=-1 guest.address=10.77.0.1/24 guest.seconds=3600</cmdline>
+    <cmdline>console=ttyS0 panic=-1 cryptomgr.notests guest.address=10.77.0.1/24 guest.seconds=3600</cmdline>
   </os>
   <features><acpi/></features>
   <devices>
