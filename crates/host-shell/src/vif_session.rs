@@ -21,7 +21,7 @@ pub enum VifSession<Q, P> {
     /// Of a virtual machine behind a socket.
     Vhost(Box<VhostSession<Q, P>>),
     /// Of a network namespace.
-    Namespace(NamespaceSession<Q, P>),
+    Namespace(Box<NamespaceSession<Q, P>>),
 }
 
 impl<Q, P: SessionSource> VifSession<Q, P>
@@ -42,7 +42,7 @@ where
                 VifSession::Vhost(Box::new(VhostSession::new(config, source, into_queue)?))
             }
             VifPlace::Namespace { .. } => {
-                VifSession::Namespace(NamespaceSession::new(config, source))
+                VifSession::Namespace(Box::new(NamespaceSession::new(config, source)))
             }
         })
     }
