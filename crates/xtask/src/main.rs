@@ -178,6 +178,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("Debian packages", || package(root));
     steps.run("static programs", || tarball::make(root, Architecture::Ours));
     steps.run("docs/virtio.md executed", || run::service_page(root));
+    steps.run("empty Debian", || run::empty_debian(root));
     steps.run("OpenStack", || run::openstack(root));
     steps.run("Arm64", || arm64::ci(root));
     steps.run("fuzz targets", || fuzz::run(root, fuzz::SECONDS_DEFAULT, &[]));

@@ -137,6 +137,12 @@ pub(crate) fn openstack(root: &Path) -> Result<()> {
     rig(root, "tests/openstack/run", &[], "packaging/openstack in Neutron")
 }
 
+/// What all checks begin with, by the Rust, the lints and the packages of an empty Debian.
+pub(crate) fn empty_debian(root: &Path) -> Result<()> {
+    let arguments = ["trixie", "make", "check"];
+    rig(root, "scripts/empty-debian", &arguments, "make check on an empty Debian")
+}
+
 /// All scenarios on real Xen, with release builds.
 pub(crate) fn real_xen(root: &Path) -> Result<()> {
     build(root)?;
