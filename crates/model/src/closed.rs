@@ -21,18 +21,25 @@ pub struct Times {
     pub delay: f64,
 }
 
+impl Times {
+    /// In another unit than seconds.
+    fn over(self, unit: f64) -> Times {
+        let Times { own, shared, delay } = self;
+        Times { own: own / unit, shared: shared / unit, delay: delay / unit }
+    }
+}
+
 /// Chunks per second of each queue, in the order of `chunks`, which has how many chunks move
 /// through each queue.
 pub fn rates(chunks: &[usize], times: Times) -> Vec<f64> {
-    // In this unit no sum over states is too large for a number, and none is 0: n chunks in the
-    // delay have its n-th power over n! as their weight, and n! is about the n-th power of n / E.
-    let most = chunks.iter().copied().max().unwrap_or(1).max(1);
-    let unit = times.own.max(times.shared).max(times.delay * E / float(most));
+    let unit = unit(chunks, times);
     if unit <= 0.0 {
         return vec![f64::INFINITY; chunks.len()];
     }
-    let times =
-        Times { own: times.own / unit, shared: times.shared / unit, delay: times.delay / unit };
+    let times = times.over(unit);
+    if times.shared <= 0.0 {
+        return chunks.iter().map(|count| alone(*count, times) / unit).collect();
+    }
     let all = constant(chunks, times);
     // Queues with equally many chunks have the same rate, and stand together in a split.
     let mut known: Option<(usize, f64)> = None;
@@ -53,6 +60,38 @@ pub fn rates(chunks: &[usize], times: Times) -> Vec<f64> {
     (0..chunks.len()).map(rate).collect()
 }
 
+/// Chunks per second of all queues together. One sum says it: each chunk passes the shared station
+/// once, and that works whenever it has one.
+pub fn total(chunks: &[usize], times: Times) -> f64 {
+    if times.shared <= 0.0 {
+        return rates(chunks, times).iter().sum();
+    }
+    let unit = unit(chunks, times);
+    let times = times.over(unit);
+    let (at_shared, _) = at_shared(chunks, times);
+    let working: f64 = at_shared.iter().skip(1).sum();
+    working / at_shared.iter().sum::<f64>() / times.shared / unit
+}
+
+/// Seconds in which no sum over states is too large for a number, and none is 0: n chunks in the
+/// delay have its n-th power over n! as their weight, and n! is about the n-th power of n / E.
+fn unit(chunks: &[usize], times: Times) -> f64 {
+    let most = chunks.iter().copied().max().unwrap_or(1).max(1);
+    times.own.max(times.shared).max(times.delay * E / float(most))
+}
+
+/// The rate of a queue that shares nothing: the sums over its states with one chunk less, and with
+/// all.
+fn alone(count: usize, times: Times) -> f64 {
+    let (mut fewer, mut all, mut delayed) = (0.0, 1.0, 1.0);
+    for chunk in 1..=count {
+        delayed *= times.delay / float(chunk);
+        fewer = all;
+        all = all * times.own + delayed;
+    }
+    fewer / all
+}
+
 /// A sum over states, as its logarithm and a number near 1.
 #[derive(Debug, Clone, Copy)]
 struct Scaled {
@@ -66,9 +105,16 @@ impl Scaled {
     }
 }
 
-/// The normalisation constant. The chunks at the shared station mix in any order: queues are added
-/// one by one, with the number of ways to merge theirs into those that are there.
+/// The normalisation constant.
 fn constant(chunks: &[usize], times: Times) -> Scaled {
+    let (at_shared, ln_scale) = at_shared(chunks, times);
+    Scaled { value: at_shared.iter().sum(), ln_scale }
+}
+
+/// The weight of each number of chunks at the shared station, with the logarithm of what all are
+/// to be multiplied by. Those chunks mix in any order: queues are added one by one, with the number
+/// of ways to merge theirs into those that are there.
+fn at_shared(chunks: &[usize], times: Times) -> (Vec<f64>, f64) {
     let mut at_shared = vec![1.0];
     let mut ln_scale = 0.0;
     for &count in chunks {
@@ -90,7 +136,7 @@ fn constant(chunks: &[usize], times: Times) -> Scaled {
         ln_scale += largest.ln();
         at_shared = next;
     }
-    Scaled { value: at_shared.iter().sum(), ln_scale }
+    (at_shared, ln_scale)
 }
 
 /// For each number of chunks up to `count`: the sum over the ways in which so many are at their own
@@ -142,10 +188,11 @@ mod tests {
         sum
     }
 
-    const TIMES: [Times; 3] = [
+    const TIMES: [Times; 4] = [
         Times { own: 1.0, shared: 0.4, delay: 0.3 },
         Times { own: 2e-4, shared: 6e-5, delay: 5e-5 },
         Times { own: 0.1, shared: 3.0, delay: 0.0 },
+        Times { own: 2e-4, shared: 0.0, delay: 5e-4 },
     ];
 
     #[test]
@@ -155,6 +202,7 @@ mod tests {
             let all = by_states([3, 2], times);
             assert!(close(both[0], by_states([2, 2], times) / all), "{both:?}");
             assert!(close(both[1], by_states([3, 1], times) / all), "{both:?}");
+            assert!(close(total(&[3, 2], times), both[0] + both[1]), "{both:?}");
         }
     }
 
@@ -163,6 +211,7 @@ mod tests {
         let times = Times { own: 1e-3, shared: 1e-4, delay: 1e-5 };
         let all: f64 = rates(&[96; 24], times).iter().sum();
         assert!(close(all, 10_000.0) || (all < 10_000.0 && all > 9_900.0), "{all}");
+        assert!(close(total(&[96; 24], times), all), "{all}");
         assert_eq!(rates(&[0, 2], TIMES[0])[0], 0.0);
         assert_eq!(rates(&[], TIMES[0]), []);
         let instant = Times { own: 0.0, shared: 0.0, delay: 0.0 };

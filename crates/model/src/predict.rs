@@ -2,7 +2,7 @@
 
 use ringway_stats::float;
 
-use crate::closed::{Times, rates};
+use crate::closed::{Times, rates, total};
 use crate::contention::Contention;
 use crate::placement::{self, Split, typical};
 
@@ -123,7 +123,7 @@ impl Parameters {
     /// What flows carry that are split so over queues.
     fn of_split(&self, parts: &[usize]) -> f64 {
         let (chunks, times, bits) = self.network(parts);
-        rates(&chunks, times).iter().sum::<f64>() * bits
+        total(&chunks, times) * bits
     }
 
     /// Chunks of each queue, how long one takes, and its bits.
