@@ -3,7 +3,7 @@
 use ringway_stats::float;
 
 use crate::estimate::Estimate;
-use crate::fit::Fit;
+use crate::fit::{Fit, Shifted};
 use crate::line::window_bps;
 use crate::predict::Parameters;
 
@@ -14,11 +14,14 @@ impl Fit {
     pub fn shares(&self, queues: usize, wanted: &[f64]) -> Vec<Estimate> {
         let of = |it: &Parameters| means(it, queues, wanted);
         let all: Vec<Vec<f64>> = self.possible().map(of).collect();
-        let shifted: Vec<Vec<f64>> = self.shifted().map(of).collect();
+        let of_ends = |it: &Shifted| it.ends.each_ref().map(of);
+        let shifted: Vec<[Vec<f64>; 2]> = self.shifted().map(of_ends).collect();
         let of_flow = |flow: usize| {
             let Estimate { value, low, high } = Estimate::over(all.iter().map(|it| it[flow]));
-            let delta = |it: &Vec<f64>| all.first().map_or(0.0, |best| it[flow] - best[flow]);
-            let half = shifted.iter().map(|it| delta(it).powi(2)).sum::<f64>().sqrt();
+            let likeliest = all.first().map_or(0.0, |best| best[flow]);
+            let delta = |it: &Vec<f64>| (it[flow] - likeliest).abs();
+            let most = |[low, high]: &[Vec<f64>; 2]| delta(low).max(delta(high));
+            let half = shifted.iter().map(|it| most(it).powi(2)).sum::<f64>().sqrt();
             let (low, high) = ((low - half).max(0.0), (high + half).min(wanted[flow]));
             Estimate { value, low, high }
         };

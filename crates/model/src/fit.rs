@@ -150,8 +150,7 @@ pub struct Fit {
     /// predictions only widen the interval: `best` assumes that queues wait for each other, as
     /// under a lock, a short path, and that a queue which fills what all share could do far more.
     others: Vec<Parameters>,
-    /// What fits if one point is at the end of its interval, by the point.
-    shifted: Vec<(String, Parameters)>,
+    shifted: Vec<Shifted>,
     /// What was measured over what fits best, by the point.
     missed: Vec<(String, f64)>,
     capacity: Capacity,
@@ -159,6 +158,23 @@ pub struct Fit {
     busy_most: usize,
     /// The bytes that a flow keeps in flight, if the data say that.
     in_flight: Option<f64>,
+}
+
+/// What fits if one point is at either end of its interval.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Shifted {
+    /// The point.
+    name: String,
+    pub(crate) ends: [Parameters; 2],
+}
+
+impl Shifted {
+    /// By how much a number is farther from its likeliest at one of both ends: where a parameter is
+    /// as small as it can be, only one of them moves it.
+    fn most(&self, likeliest: f64, of: impl Fn(&Parameters) -> f64) -> f64 {
+        let [low, high] = self.ends.each_ref().map(|it| (of(it) - likeliest).abs());
+        low.max(high)
+    }
 }
 
 /// What the points say of the capacity of a queue.
@@ -191,6 +207,8 @@ const MISS_MAX: f64 = 0.1;
 const BEYOND: f64 = 0.05;
 /// The part of a point that a fit must reach.
 pub(crate) const NEARLY: f64 = 0.995;
+/// The part of a point that is its lower end, if its interval is wider than itself.
+const LEAST: f64 = 0.01;
 /// The fraction of the shared limit from which a measurement says nothing about queues.
 const FULL: f64 = 0.97;
 /// The most serial work that a range allows: as many queues carry no more than one.
@@ -220,14 +238,19 @@ impl Fit {
             return Err(FitError::Above { name, bps, most_bps, why });
         }
         let missed = data.points.iter().map(|it| (it.name.clone(), it.bps / fitted(it))).collect();
-        let point = |at: usize, share: f64| {
+        let end = |at: usize, share: f64| {
             let mut moved = data.clone();
-            moved.points[at].bps += share * moved.points[at].half_width_bps;
+            let point = &mut moved.points[at];
+            point.bps = (point.bps + share * point.half_width_bps).max(point.bps * LEAST);
             let base = single(&moved).unwrap_or(base);
-            (data.points[at].name.clone(), solve(&moved, base, &stations).best)
+            solve(&moved, base, &stations).best
         };
         let uncertain = data.points.iter().enumerate().filter(|(_, it)| it.half_width_bps > 0.0);
-        let shifted: Vec<_> = uncertain.map(|(at, _)| point(at, 1.0)).collect();
+        let both = |(at, point): (usize, &Point)| Shifted {
+            name: point.name.clone(),
+            ends: [-1.0, 1.0].map(|share| end(at, share)),
+        };
+        let shifted: Vec<Shifted> = uncertain.map(both).collect();
         let slow = slow(data, base, &stations, &solved);
         let narrow = narrow(data, base, &solved);
         let parameters = solved.named(&shifted, data, base, slow.as_ref());
@@ -264,7 +287,7 @@ impl Fit {
         let of = |parameters: &Parameters| parameters.over(splits).mean_bps;
         let outcome = self.best.over(splits);
         let mean = outcome.mean_bps;
-        let deltas = self.shifted.iter().map(|(name, it)| (name.clone(), (of(it) - mean).abs()));
+        let deltas = self.shifted.iter().map(|it| (it.name.clone(), it.most(mean, of)));
         let deltas: Vec<(String, f64)> = deltas.collect();
         let half = deltas.iter().map(|(_, delta)| delta * delta).sum::<f64>().sqrt();
         let ends = |from: f64, all: &[f64]| {
@@ -326,7 +349,7 @@ impl Fit {
             self.best.queue_bps = self.best.queue_bps.max(shared_bps * AMPLE);
         }
         let others = self.possible.iter_mut().chain(&mut self.others);
-        let others = others.chain(self.shifted.iter_mut().map(|(_, it)| it));
+        let others = others.chain(self.shifted.iter_mut().flat_map(|it| &mut it.ends));
         others.chain([&mut self.best]).for_each(|it| it.shared_bps = shared_bps);
         self
     }
@@ -336,9 +359,9 @@ impl Fit {
         [&self.best].into_iter().chain(&self.possible).chain(&self.others)
     }
 
-    /// What fits if one point is at the end of its interval, for each that has one.
-    pub(crate) fn shifted(&self) -> impl Iterator<Item = &Parameters> {
-        self.shifted.iter().map(|(_, it)| it)
+    /// What fits if one point is at either end of its interval, for each that has one.
+    pub(crate) fn shifted(&self) -> impl Iterator<Item = &Shifted> {
+        self.shifted.iter()
     }
 
     /// The use of each station at some throughput: CPUs, or a fraction of a wire.

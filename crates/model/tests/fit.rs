@@ -258,6 +258,20 @@ fn intervals_of_points_become_an_interval_of_the_prediction() {
 }
 
 #[test]
+fn the_interval_of_points_that_were_faster_than_queues_allow_is_no_smaller() {
+    // Two queues measured more than two can carry, so that there is no contention: the interval of
+    // one of 3 Gbit/s, more or less 0.1, is twice as wide for both, and more by their own.
+    let mut data = Data { is_delay_known: true, ..measured(&[(1, 8), (2, 8)], 0.0) };
+    data.line_bps = None;
+    for (point, (gbps, half)) in data.points.iter_mut().zip([(3.0, 0.1), (6.1, 0.2)]) {
+        (point.bps, point.half_width_bps) = (gbps * 1e9, half * 1e9);
+    }
+    let two = Fit::of(&data).expect("enough").predict(2, 8, Placed::Random).throughput;
+    // All eight flows are on one queue in 2 of 256 ways: 5.977 Gbit/s on average, less 0.214.
+    assert!((two.low / 5.763e9 - 1.0).abs() < 2e-3 && two.high > 6.1e9, "{two:?}");
+}
+
+#[test]
 fn a_round_trip_is_as_uncertain_as_throughput_and_windows_are() {
     let data = measured(&[(1, 8), (2, 8)], 0.1e9);
     let known = Fit::of(&Data { is_window_known: true, ..data.clone() }).expect("enough");

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use ringway_stats::float;
 
 use super::{
-    AMPLE, Capacity, Data, FULL, MISS_MAX, NEARLY, Named, Point, SERIAL_MAX, Station, most_flows,
+    AMPLE, Capacity, Data, FULL, MISS_MAX, NEARLY, Named, Point, SERIAL_MAX, Shifted, Station,
+    most_flows,
 };
 use crate::contention::Contention;
 use crate::estimate::Estimate;
@@ -246,14 +247,14 @@ impl Solved {
 
     pub(super) fn named(
         &self,
-        shifted: &[(String, Parameters)],
+        shifted: &[Shifted],
         data: &Data,
         base: &Point,
         slow: Option<&Parameters>,
     ) -> Vec<Named> {
         let spread = |of: fn(&Parameters) -> f64| {
             let value = of(&self.best);
-            let square = |(_, it): &(String, Parameters)| (of(it) - value).powi(2);
+            let square = |it: &Shifted| it.most(value, of).powi(2);
             let half = shifted.iter().map(square).sum::<f64>().sqrt();
             Estimate { value: Some(value), low: (value - half).max(0.0), high: value + half }
         };
