@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringway_stats::float;
 use serde::Serialize;
 
-use self::solve::{Solved, narrow, slow, solve};
+use self::solve::{Solved, narrow, slow, solve, steady};
 use crate::estimate::{Estimate, SPREAD_MAX};
 use crate::line::Line;
 use crate::placement::Split;
@@ -146,9 +146,10 @@ pub struct Fit {
     pub best: Parameters,
     /// Others that the data leave possible, of which none is likelier: the ends of a range.
     possible: Vec<Parameters>,
-    /// Another form of contention, a longer delay and less capacity, that fit as well. Their
-    /// predictions only widen the interval: `best` assumes that queues wait for each other, as
-    /// under a lock, a short path, and that a queue which fills what all share could do far more.
+    /// Another form of contention, a longer delay, less capacity, and flows without variation, that
+    /// fit as well. Their predictions only widen the interval: `best` assumes that queues wait for
+    /// each other, as under a lock, a short path, that a queue which fills what all share could do
+    /// far more, and that chunks take more time and less by chance.
     others: Vec<Parameters>,
     shifted: Vec<Shifted>,
     /// What was measured over what fits best, by the point.
@@ -255,7 +256,8 @@ impl Fit {
         let narrow = narrow(data, base, &solved);
         let parameters = solved.named(&shifted, data, base, slow.as_ref());
         let Solved { best, possible, other_form, capacity, .. } = solved;
-        let others = other_form.into_iter().chain(slow).chain(narrow).collect();
+        let others = other_form.into_iter().chain(slow).chain(narrow);
+        let others = others.chain([steady(data, base, &stations)]).collect();
         let in_flight = data.is_window_known.then_some(data.window.bytes);
         Ok(Fit {
             parameters,

@@ -4,6 +4,7 @@ use ringway_stats::float;
 
 use crate::closed::{Times, rates, total};
 use crate::contention::Contention;
+use crate::line::window_bps;
 use crate::placement::{self, Split, typical};
 
 /// What each flow keeps in flight.
@@ -11,7 +12,8 @@ use crate::placement::{self, Split, typical};
 pub struct Window {
     /// Its bytes.
     pub bytes: f64,
-    /// The bytes that move as one: a segment before it is cut.
+    /// The bytes that move as one: a segment before it is cut. 0 if they flow, so that nothing
+    /// waits before a station is full.
     pub chunk: f64,
     /// Seconds for which nothing waits for a queue: wires, interrupts, acknowledgements.
     pub delay: f64,
@@ -122,8 +124,20 @@ impl Parameters {
 
     /// What flows carry that are split so over queues.
     fn of_split(&self, parts: &[usize]) -> f64 {
+        if self.window.chunk <= 0.0 {
+            return self.flowing(parts);
+        }
         let (chunks, times, bits) = self.network(parts);
         total(&chunks, times) * bits
+    }
+
+    /// What they carry without any variation: each queue what it can or what windows allow, and all
+    /// no more than what they share.
+    fn flowing(&self, parts: &[usize]) -> f64 {
+        let own = self.queue_bps * self.contention.efficiency(parts.len());
+        let flow = window_bps(self.window.bytes, self.window.delay);
+        let queues = parts.iter().map(|flows| own.min(float(*flows) * flow));
+        queues.sum::<f64>().min(self.shared_bps)
     }
 
     /// Chunks of each queue, how long one takes, and its bits.
@@ -242,6 +256,20 @@ mod tests {
             let typical = far.outcome(8, 16, Placed::Random).mean_bps;
             assert!((typical / all - 1.0).abs() < 0.02, "{delay}: {typical} {all}");
         }
+    }
+
+    #[test]
+    fn what_flows_is_the_least_of_all_limits() {
+        let window = Window { bytes: 250_000.0, chunk: 0.0, delay: 2e-3 };
+        let flowing = Parameters { window, shared_bps: 3.5e9, ..PLAIN };
+        // A flow has 1 Gbit/s of its window, a queue 2, and all share 3.5.
+        let of = |parts: &[usize]| flowing.of_split(parts) / 1e9;
+        let all = [of(&[1]), of(&[3]), of(&[2, 1]), of(&[3, 2, 1])];
+        let is_near = |(one, other): (f64, f64)| (one - other).abs() < 1e-9;
+        assert!(all.into_iter().zip([1.0, 2.0, 3.0, 3.5]).all(is_near), "{all:?}");
+        // What three flows keep in flight takes 3 ms to pass, and the path 2.
+        let waiting = flowing.waiting(1, &ways(1, 3, Placed::Random));
+        assert!((waiting / 1e-3 - 1.0).abs() < 0.1, "{waiting}");
     }
 
     #[test]

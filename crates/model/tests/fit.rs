@@ -99,6 +99,22 @@ fn one_queue_that_fills_the_line_with_many_flows_leaves_few_a_range() {
 }
 
 #[test]
+fn stations_without_variation_are_in_the_interval() {
+    // A queue of 6.25 Gbit/s and a line of 9.415, and nothing waits before one of them is full:
+    // eight flows on two queues miss the line in 2 of 256 ways.
+    let mut data = Data { is_delay_known: true, ..measured(&[(1, 8), (2, 8)], 0.0) };
+    (data.points[0].bps, data.points[1].bps) = (6.25e9, 9.390e9);
+    data.line_bps = Some(9.415e9);
+    let fit = Fit::of(&data).expect("enough");
+    let of = |queues, flows| fit.predict(queues, flows, Placed::Random).throughput;
+    let (one, two) = (of(1, 1), of(2, 2));
+    assert!((one.high / 6.25e9 - 1.0).abs() < 0.01 && one.low < 6e9, "{one:?}");
+    // Two are on one queue half of the time.
+    assert!(two.low < 7.832e9 && two.high > 7.83e9, "{two:?}");
+    assert!(one.value.is_some() && two.value.is_some(), "{one:?} {two:?}");
+}
+
+#[test]
 fn few_flows_that_do_not_fill_the_line_show_their_delay() {
     // On a path of 1 ms one flow has 2 Gbit/s of its window, and eight fill the line.
     let window = Window { delay: 1e-3, ..Window::default() };

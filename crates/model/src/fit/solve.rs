@@ -165,6 +165,13 @@ pub(super) fn narrow(data: &Data, base: &Point, solved: &Solved) -> Option<Param
     Some(lock(root(0.0, SERIAL_MAX, |serial| lack(&lock(serial), NEARLY, several()))))
 }
 
+/// What fits if nothing varies: a few chunks on the way between two stations that are nearly as
+/// fast as each other then fill the slower one.
+pub(super) fn steady(data: &Data, base: &Point, stations: &[Station]) -> Parameters {
+    let window = Window { chunk: 0.0, ..data.window };
+    solve(&Data { window, ..data.clone() }, base, stations).best
+}
+
 /// The points, none above what fits best.
 fn reached(data: &Data, best: &Parameters) -> Vec<Point> {
     let most = |point: &Point| point.bps.min(best.over(&point.splits).mean_bps);
