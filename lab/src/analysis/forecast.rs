@@ -167,6 +167,10 @@ fn check(table: &Table) -> Result<(), String> {
     if let Some((field, _)) = of_wire.iter().find(|(_, is_set)| *is_set && table.line.is_none()) {
         return Err(format!("`{field}` says something of a `line`, which is missing"));
     }
+    let window = table.window.map_or(Window::default().bytes, |Size(bytes)| bytes);
+    if let Some(chunk) = table.chunk.filter(|Size(bytes)| *bytes > window) {
+        return Err(format!("`chunk = {chunk}`: expected no more than `window`"));
+    }
     check_cpus("cpus", &table.cpus)?;
     let by = |it: &Row| placed(it.placement.unwrap_or(Placement::Random));
     let place = |it: &Row| (it.queues, it.flows, by(it));
@@ -199,6 +203,12 @@ fn check(table: &Table) -> Result<(), String> {
 fn check_cpus(field: &str, cpus: &BTreeMap<String, f64>) -> Result<(), String> {
     if cpus.contains_key(LINE) {
         return Err(format!("`{field}.{LINE}`: that is the name of the wire"));
+    }
+    // They are printed as they are.
+    let is_odd = |name: &&String| name.trim().is_empty() || name.contains(char::is_control);
+    if let Some(name) = cpus.keys().find(is_odd) {
+        let name = name.escape_debug();
+        return Err(format!("`{field}.\"{name}\"`: expected a name of a station"));
     }
     match cpus.iter().find(|(_, number)| !(**number > 0.0 && **number <= CPUS_MAX)) {
         Some((name, number)) => {
@@ -536,6 +546,13 @@ mod tests {
         assert!(cpus("cpus-used.guest = 5.0\n").contains("`cpus-used.guest = 5`"));
         assert!(cpus("cpus-used.guest = -1.0\n").contains("`cpus-used.guest = -1`"));
         assert!(cpus("cpus-used = { guest = 1.0, line = 1.0 }\n").contains("`cpus-used.line`"));
+        for name in ["", "a\\u001b[31m"] {
+            let odd = cpus(&format!("cpus-used = {{ guest = 1.0, \"{name}\" = 1.0 }}\n"));
+            assert!(odd.contains("`cpus-used.\"") && odd.contains("name of a station"), "{odd}");
+            assert!(!odd.contains('\u{1b}'), "{odd}");
+        }
+        let chunk = fault(&format!("window = '64KiB'\nchunk = '1MiB'\n{TABLE}"));
+        assert!(chunk.contains("`chunk = 1.00 MiB`"), "{chunk}");
         let bare = fault(&TABLE.replace("'6Gbit/s'", "6.0"));
         assert!(bare.contains("throughput = 6.0") && bare.contains("such as 10Gbit/s"), "{bare}");
         let wide =
