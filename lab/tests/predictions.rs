@@ -5,10 +5,11 @@ mod model;
 use std::path::Path;
 use std::process::Command;
 
-use ringway_lab::analysis::Analysis;
+use ringway_lab::analysis::{Analysis, forecast};
 use ringway_lab::record::Records;
 use ringway_lab::report;
 use ringway_lab::study::{Study, ids, shipped};
+use ringway_lab::value::Cell;
 use ringway_model::published::figures;
 use serde_json::Value;
 
@@ -80,6 +81,24 @@ fn measured_cells_are_compared_with_what_few_queues_predict() {
     };
     assert_eq!(u64::try_from(cells.iter().filter(is_predicted).count()).expect("few"), errors);
     assert!(text.contains(&format!("Over {errors} cells on which")), "{text}");
+}
+
+#[test]
+fn how_streams_fell_on_queues_is_no_uncertainty() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut study = shipped("transmit").expect("it is shipped");
+    (study.load.repeats, study.load.max_repeats) = (10, 10);
+    model::fill(dir.path(), &study, &model::host(64), 1, 1.0);
+    let records = Records::read(dir.path()).expect("good records");
+    let analysis = Analysis::of(&records);
+    let cell = analysis.of_primary().find(|cell| cell.label == "q4.s4").expect("it was measured");
+    let whole = cell.values["throughput-bps"].interval.expect("ten runs");
+    let data = forecast::of_records(&records, &Cell::default()).expect("good cells");
+    let point = data.points.iter().find(|point| point.name == "q4.s4").expect("of that cell");
+    // From 2.4 to 7.6 Gbit/s by the number of busy queues, and little besides.
+    assert!(cell.splits.len() > 1, "{:?}", cell.splits);
+    let half = point.half_width_bps;
+    assert!(half > 0.0 && half < (whole.high - whole.low) / 4.0, "{half} {whole:?}");
 }
 
 #[test]

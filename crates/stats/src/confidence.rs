@@ -135,6 +135,16 @@ pub fn student_interval(values: &[f64]) -> Option<Interval> {
     Some(Interval::around(mean(values), student(float(values.len() - 1)) * error))
 }
 
+/// Half of the interval of the mean of normally distributed values that fall into groups, each with
+/// a mean of its own; `None` if no group has two of them.
+pub fn half_within(groups: &[Vec<f64>]) -> Option<f64> {
+    let count: usize = groups.iter().map(Vec::len).sum();
+    let freedom = count.checked_sub(groups.len()).filter(|freedom| *freedom > 0)?;
+    let within: f64 = groups.iter().map(|group| squares(group)).sum();
+    let error = (within / float(freedom) / float(count)).sqrt();
+    Some(student(float(freedom)) * error)
+}
+
 /// Interval of the mean from the percentiles of the means of resampled values. The seed is fixed:
 /// the same values give the same interval.
 pub fn bootstrap_interval(values: &[f64]) -> Option<Interval> {

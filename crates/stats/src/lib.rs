@@ -12,5 +12,5 @@ pub use average::{float, mean, median};
 #[cfg(feature = "confidence")]
 pub use confidence::{
     CONFIDENCE, Drift, Interval, Method, Modes, Ratio, Summary, Welch, bootstrap_interval, drift,
-    holm, jain, mann_kendall, modes, ratio, sd, student_interval, welch,
+    half_within, holm, jain, mann_kendall, modes, ratio, sd, student_interval, welch,
 };

@@ -1,6 +1,7 @@
 //! What the model says of records: its data from cells or from a table in TOML, and a prediction
 //! for each cell of a study that was not used.
 
+mod noise;
 pub mod round_trip;
 
 use std::collections::BTreeMap;
@@ -353,7 +354,7 @@ fn point(records: &Records, cell: &CellSummary) -> Option<Point> {
         flows,
         splits: observed(records, cell).unwrap_or_else(odds),
         bps: summary.mean,
-        half_width_bps: summary.interval.map_or(0.0, |it| (it.high - it.low) / 2.0),
+        half_width_bps: noise::half_width_bps(records, cell),
         cpus_error: cpus.iter().filter_map(error).collect(),
         cpus_used: cpus.into_iter().map(|(name, cpus)| (name, cpus.mean)).collect(),
     })

@@ -44,6 +44,16 @@ fn students_interval_is_that_of_the_table() {
 }
 
 #[test]
+fn what_groups_differ_by_is_not_in_their_interval() {
+    // t for 3 degrees of freedom and 95 % is 3.182446; the squares within groups are 2 and 8.
+    let half = half_within(&[vec![1.0, 3.0], vec![10.0, 12.0, 14.0]]).unwrap();
+    near(half, 3.182_446 * (10.0_f64 / 3.0 / 5.0).sqrt());
+    let one = student_interval(&[1.0, 2.0, 4.0]).unwrap();
+    near(half_within(&[vec![1.0, 2.0, 4.0]]).unwrap(), (one.high - one.low) / 2.0);
+    assert_eq!((half_within(&[vec![1.0], vec![2.0]]), half_within(&[])), (None, None));
+}
+
+#[test]
 fn an_interval_holds_only_what_can_be() {
     let few = [1.0, 1.0, 10.0];
     let raw = student_interval(&few).unwrap();
