@@ -6,6 +6,7 @@
 
 mod check;
 mod left_out;
+mod only;
 mod shipped;
 mod subject;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::value::{Cell, Value, bits_per_second};
 pub use left_out::LeftOut;
+pub use only::Only;
 pub use shipped::{ids, shipped, shipped_text};
 pub use subject::Subject;
 
@@ -48,8 +50,11 @@ pub struct Study {
     /// Parameters that are the same in all cells.
     #[serde(default)]
     pub setup: Cell,
-    /// Parameters that vary; the cells are all combinations.
+    /// Parameters that vary; the cells are all combinations, but for those that `only` excludes.
     pub axis: Vec<Axis>,
+    /// Values that only some cells have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<Only>,
     /// Several parameters under one name, which is a value of an axis.
     #[serde(default)]
     pub bundle: BTreeMap<String, Cell>,
@@ -442,6 +447,7 @@ impl Study {
             };
             cells = cells.iter().flat_map::<Vec<Cell>, _>(with_each).collect();
         }
+        cells.retain(|cell| self.has(cell));
         cells
     }
 
@@ -508,7 +514,7 @@ impl Study {
             })?;
             cell = cell.with(&axis.name, value.clone());
         }
-        Some(cell)
+        Some(cell).filter(|cell| self.has(cell))
     }
 
     /// CPUs that a cell would keep busy at the same time, by a rule of thumb: for each guest a

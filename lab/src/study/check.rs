@@ -18,6 +18,7 @@ impl Study {
         self.check_name()?;
         self.check_parameters()?;
         self.check_axes()?;
+        self.check_only()?;
         self.check_load()?;
         self.check_quick()?;
         self.check_left_out()?;
@@ -79,6 +80,18 @@ impl Study {
         refuse(cells.is_none_or(|cells| cells > CELLS_MAX), || {
             format!("more than {CELLS_MAX} cells; remove values of an axis")
         })
+    }
+
+    /// Values that are no longer in their axes stay here: cells without them are not excluded.
+    fn check_only(&self) -> Result<(), String> {
+        let parts = self.only.iter().flat_map(|one| std::iter::once(&one.cell).chain(&one.with));
+        for (name, value) in parts.flat_map(|part| &part.0) {
+            refuse(self.axis(name).is_none(), || {
+                format!("`{name}` in only is not an axis; {}", self.axis_names())
+            })?;
+            self.check_value(name, value)?;
+        }
+        refuse(self.cells(self.primary()).is_empty(), || "only: no cell is left".to_owned())
     }
 
     /// Whether a parameter may have a value.
@@ -173,6 +186,9 @@ impl Study {
                 format!("{of}: its cell is not in the matrix, see `{}`", axis.name)
             })?;
         }
+        refuse(open.is_none() && !self.has(cell), || {
+            format!("{of}: its cell is not in the matrix, see `only`")
+        })?;
         let strange = cell.0.keys().find(|name| self.axis(name).is_none());
         refuse(strange.is_some() || open.is_some_and(|name| self.axis(name).is_none()), || {
             format!("{of}: its cell names something that is not an axis; {}", self.axis_names())

@@ -172,6 +172,27 @@ fn interrupts_on_one_cpu_are_an_axis_of_what_a_guest_receives() {
 }
 
 #[test]
+fn some_values_are_in_some_cells_only() {
+    let only = "[[only]]\ncell = { queues = 2 }\nwith = [{ streams = 4 }, { streams = 8 }]\n";
+    let text = shipped_text("transmit").expect("it is shipped").to_owned() + only;
+    let study = Study::parse("mine.toml", &text).expect("it is possible");
+    // Two of sixteen cells are not in the matrix, and those of baselines have no queues.
+    let count = |subject| study.cells(subject).len();
+    assert_eq!((count(Subject::Ringway), count(Subject::TapRelay)), (14, 4));
+    assert!(study.cell_of_label("q2.s4").is_some() && study.cell_of_label("q2.s2").is_none());
+    assert_eq!(Study::parse("a copy", &study.to_toml()).expect("it is possible"), study);
+    assert!(study != transmit() && !transmit().to_toml().contains("[[only]]"));
+    let fault = |more: &str| Study::parse("mine.toml", &(text.clone() + more)).expect_err(more);
+    let none = fault("[[only]]\ncell = {}\nwith = []\n").to_string();
+    assert!(none.contains("no cell is left"), "{none}");
+    let axis = fault("[[only]]\ncell = { mtu = 9000 }\nwith = []\n").to_string();
+    assert!(axis.contains("`mtu` in only is not an axis"), "{axis}");
+    // Eight queues are compared with other numbers of streams, too.
+    let gone = fault("[[only]]\ncell = { queues = 8 }\nwith = [{ streams = 4 }]\n").to_string();
+    assert!(gone.contains("its cell is not in the matrix, see `only`"), "{gone}");
+}
+
+#[test]
 fn a_study_of_ones_own_needs_no_quick_form() {
     let text = shipped_text("transmit").expect("it is shipped");
     let (without, _) = text.split_once("\n[quick]").expect("it has one");
