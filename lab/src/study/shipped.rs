@@ -6,7 +6,6 @@ use super::{Study, StudyError};
 const SHIPPED: &[(&str, &str)] = &[
     ("transmit", include_str!("../../studies/transmit.toml")),
     ("receive", include_str!("../../studies/receive.toml")),
-    ("receive-interrupts", include_str!("../../studies/receive-interrupts.toml")),
     ("guest-to-guest", include_str!("../../studies/guest-to-guest.toml")),
     ("latency", include_str!("../../studies/latency.toml")),
     ("latency-under-load", include_str!("../../studies/latency-under-load.toml")),

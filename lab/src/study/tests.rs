@@ -160,15 +160,23 @@ fn pairs_of_guests_have_the_recommended_numbers() {
 
 #[test]
 fn interrupts_on_one_cpu_are_an_axis_of_what_a_guest_receives() {
-    let study = shipped("receive-interrupts").expect("it is shipped");
-    let setup = |label: &str| study.setup(&study.cell_of_label(label).expect(label));
-    let of_one = setup("q8.s8.no-gro.guest-one-cpu");
+    let study = shipped("receive").expect("it is shipped");
+    let setup = |label: &str| study.cell_of_label(label).map(|cell| study.setup(&cell));
+    let layout = |label: &str| setup(label).and_then(|it| it.text("layout").map(str::to_owned));
+    let of_one = setup("q8.s8.no-gro.guest-one-cpu").expect("a cell");
     assert_eq!(of_one.text("direction"), Some("receive"));
-    assert_eq!(of_one.text("layout"), Some("guest-one-cpu"));
     // Both explanations of the published figure agree on q8.s8 and differ on these.
-    for label in ["q4.s8.no-gro.spread", "q8.s4.no-gro.spread"] {
-        assert_eq!(setup(label).text("layout"), Some("spread"));
+    for cell in ["q4.s8.no-gro", "q8.s4.no-gro"] {
+        for word in ["free", "guest-one-cpu"] {
+            assert_eq!(layout(&format!("{cell}.{word}")).as_deref(), Some(word), "{cell}");
+        }
     }
+    assert_eq!(layout("q8.s8.all.spread").as_deref(), Some("spread"));
+    // With few streams it would only take time.
+    for label in ["q8.s1.no-gro.guest-one-cpu", "q8.s4.all.spread"] {
+        assert_eq!(setup(label), None, "{label}");
+    }
+    assert_eq!(study.cells(Subject::Ringway).len(), 32 + 8 + 9);
 }
 
 #[test]
