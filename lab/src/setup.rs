@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::study::Study;
 use crate::value::{Cell, PARAMETERS, bits_per_second, bytes};
 use crate::word::{
-    Attached, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement, Policy,
-    Sender, Tool, Word,
+    Attached, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Peers, Placement,
+    Policy, Sender, Tool, Word,
 };
 
 /// The MTU of ordinary Ethernet.
@@ -41,6 +41,8 @@ pub struct Setup {
     pub direction: Direction,
     /// Which end sends.
     pub sender: Sender,
+    /// What guests on a wire exchange traffic with.
+    pub peers: Peers,
     /// What makes the load.
     pub tool: Tool,
     /// Limit of a sender's unanswered pages, if it waits for responses.
@@ -61,7 +63,7 @@ pub struct Setup {
     pub layout: Layout,
     /// How the backend places queues on its workers.
     pub policy: Policy,
-    /// The rate of a line of the wire; unlimited if `None`.
+    /// The rate of a line of the wire; unlimited if `None`, as between guests.
     pub line_bps: Option<u64>,
     /// How many lines the wire has, each with that rate.
     pub lines: u16,
@@ -87,6 +89,7 @@ impl Setup {
             return Err(format!("there is no parameter `{name}`"));
         }
         let settings = |name: &str| study.settings.get(name).cloned();
+        let peers = word(&all, "peers")?.unwrap_or(Peers::Uplink);
         Ok(Setup {
             queues: count(&all, "queues")?.unwrap_or(1),
             streams: count(&all, "streams")?.unwrap_or(1),
@@ -99,6 +102,7 @@ impl Setup {
             mtu: count(&all, "mtu")?.unwrap_or(MTU_DEFAULT),
             direction: word(&all, "direction")?.unwrap_or(Direction::Transmit),
             sender: word(&all, "sender")?.unwrap_or(Sender::Guest),
+            peers,
             tool: word(&all, "tool")?.unwrap_or(Tool::Iperf3),
             unanswered: count(&all, "unanswered")?,
             offloads: word(&all, "offloads")?.unwrap_or(Offloads::All),
@@ -109,7 +113,7 @@ impl Setup {
             placement: word(&all, "placement")?.unwrap_or(Placement::Random),
             layout: word(&all, "layout")?.unwrap_or(Layout::Free),
             policy: word(&all, "policy")?.unwrap_or(Policy::Balanced),
-            line_bps: parsed(&all, "line", rate)?.flatten(),
+            line_bps: parsed(&all, "line", rate)?.flatten().filter(|_| peers == Peers::Uplink),
             lines: count(&all, "lines")?.unwrap_or(1),
             delay: Duration::from_millis(count(&all, "delay")?.unwrap_or(0)),
             window: parsed(&all, "window", bytes)?,
@@ -168,6 +172,7 @@ mod tests {
         for (name, value) in [
             ("direction", "sideways"),
             ("sender", "wire"),
+            ("peers", "hosts"),
             ("tool", "iperf4"),
             ("unanswered", "few"),
             ("offloads", "some"),

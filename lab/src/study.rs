@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::value::{Cell, Value, bits_per_second};
+use crate::word::{Peers, name_of};
 pub use left_out::LeftOut;
 pub use only::Only;
 pub use shipped::{ids, shipped, shipped_text};
@@ -528,7 +529,9 @@ impl Study {
         let load = setup.number("load").unwrap_or(0);
         let streams = (count("streams") + load) * count("targets");
         let busy_queues = count("queues").min(streams);
+        let has_pairs = setup.text("peers") == Some(name_of(Peers::Guests));
         let vifs = match self.topology.kind {
+            TopologyKind::Wire if has_pairs => 2,
             TopologyKind::RouterBypass | TopologyKind::InterHost => 0,
             TopologyKind::Wire => 1,
             TopologyKind::Guests | TopologyKind::Router => 2,

@@ -7,8 +7,8 @@ use ringway_units::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::word::{
-    Attached, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Placement, Policy,
-    Sender, Tool, names,
+    Attached, Direction, Driver, Encapsulation, GuestCpus, Layout, Offloads, Peers, Placement,
+    Policy, Sender, Tool, names,
 };
 
 /// A value of a parameter: a count, or one of a few words.
@@ -155,6 +155,8 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter { name: "direction", domain: Domain::Word(names::<Direction>) },
     // Whether a guest is at the near end, or the host itself.
     Parameter { name: "sender", domain: Domain::Word(names::<Sender>) },
+    // Whether the guests on a wire exchange traffic with a host behind it, or in pairs.
+    Parameter { name: "peers", domain: Domain::Word(names::<Peers>) },
     Parameter { name: "tool", domain: Domain::Word(names::<Tool>) },
     // Limit of a sender's unanswered pages; its guest then sends without segmentation offload.
     Parameter { name: "unanswered", domain: Domain::Count(1, 256) },

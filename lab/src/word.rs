@@ -52,6 +52,14 @@ words! {
         Guest = "guest",
     }
 
+    /// What the guests on a wire exchange traffic with.
+    Peers {
+        /// A host behind the uplink.
+        Uplink = "uplink",
+        /// A guest each, on the same switch, so that the wire carries nothing.
+        Guests = "pairs",
+    }
+
     /// Which CPUs of the host a guest and its programs may use.
     GuestCpus {
         /// All of them.

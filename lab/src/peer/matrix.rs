@@ -6,7 +6,7 @@ use crate::setup::Setup;
 use crate::study::{LeftOut, Study, TopologyKind};
 use crate::value::Cell;
 use crate::word::{
-    Attached, Direction, Driver, Encapsulation, Layout, Offloads, Placement, Policy, Sender,
+    Attached, Direction, Driver, Encapsulation, Layout, Offloads, Peers, Placement, Policy, Sender,
     name_of,
 };
 
@@ -73,6 +73,7 @@ pub fn with_peer(study: &Study) -> Result<(Study, Vec<String>), String> {
 fn unfit(setup: &Setup) -> Option<&'static str> {
     let faults = [
         (setup.guests != 1 || setup.targets != 1, "there is one end here and one on the peer"),
+        (setup.peers == Peers::Guests, "both of its ends are guests of one host"),
         (setup.sender == Sender::Host, "the near end is this machine, be it a host or a guest"),
         (setup.unanswered.is_some(), "only ringway's own frontend has a limit of unanswered pages"),
         (

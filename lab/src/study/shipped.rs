@@ -10,7 +10,6 @@ const SHIPPED: &[(&str, &str)] = &[
     ("latency", include_str!("../../studies/latency.toml")),
     ("latency-under-load", include_str!("../../studies/latency-under-load.toml")),
     ("aggregate", include_str!("../../studies/aggregate.toml")),
-    ("pairs", include_str!("../../studies/pairs.toml")),
     ("network-node", include_str!("../../studies/network-node.toml")),
     ("network-node-vxlan", include_str!("../../studies/network-node-vxlan.toml")),
     ("offloads", include_str!("../../studies/offloads.toml")),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::setup::Setup;
-use crate::topology::unsupported;
+use crate::topology::{Blueprint, unsupported};
 
 fn transmit() -> Study {
     shipped("transmit").expect("it is shipped")
@@ -151,11 +151,23 @@ fn two_ports_of_ten_gigabits_are_a_cell_of_the_node() {
 
 #[test]
 fn pairs_of_guests_have_the_recommended_numbers() {
-    let study = shipped("pairs").expect("it is shipped");
-    assert_eq!(study.topology.kind, TopologyKind::Guests);
+    let study = shipped("aggregate").expect("it is shipped");
+    let kind = |label: &str| {
+        let setup = Setup::of(&study, &study.cell_of_label(label)?).expect("it means something");
+        let built = Blueprint::of(study.topology.kind, Subject::VethBridge, &setup);
+        Some(built.expect("it can be built").kind)
+    };
     for label in ["g8.s2", "g4.s8"] {
-        assert!(study.cell_of_label(label).is_some(), "{label}");
+        assert_eq!(kind(&format!("{label}.pairs")), Some(TopologyKind::Guests), "{label}");
+        assert_eq!(kind(&format!("{label}.uplink")), Some(TopologyKind::Wire), "{label}");
     }
+    assert_eq!((kind("g8.s8.pairs"), kind("g8.s8.uplink")), (None, Some(TopologyKind::Wire)));
+    // Each of two guests has a vif. The rate of the wire does not limit them.
+    let cell = study.cell_of_label("g1.s2.pairs").expect("a cell");
+    assert_eq!(study.cpus_wanted(&cell), study.cpus_wanted(&cell.with("peers", "uplink")) + 2);
+    let limited = study.with_line("1Gb/s").expect("it has a wire");
+    let line = |cell: &Cell| Setup::of(&limited, cell).expect("it means something").line_bps;
+    assert_eq!((line(&cell), line(&cell.with("peers", "uplink"))), (None, Some(1_000_000_000)));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::{GUEST_BRIDGE, PEER_BRIDGE, PREFIX_LEN, UPLINK, far_address, near_add
 use crate::setup::{MTU_DEFAULT, Setup};
 use crate::study::{Study, Subject, TopologyKind};
 pub use crate::word::{Attached, Driver, Encapsulation, Layout};
-use crate::word::{GuestCpus, Offloads, Placement, Policy, Sender, name_of};
+use crate::word::{GuestCpus, Offloads, Peers, Placement, Policy, Sender, name_of};
 
 /// What to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,6 +138,7 @@ impl Blueprint {
     /// # Errors
     /// What cannot be built, as part of a sentence.
     pub fn of(kind: TopologyKind, subject: Subject, setup: &Setup) -> Result<Blueprint, String> {
+        let kind = with_peers(kind, setup.peers)?;
         if kind == TopologyKind::InterHost || subject == Subject::Machine {
             return Err("second machine without --peer HOST".to_owned());
         }
@@ -311,6 +312,15 @@ impl Blueprint {
     fn limit_of_unanswered(&self) -> String {
         let lines = |pages| format!("gso = false\nmax-unanswered = {pages}\n");
         self.unanswered.map(lines).unwrap_or_default()
+    }
+}
+
+/// The topology of a study with these peers.
+fn with_peers(kind: TopologyKind, peers: Peers) -> Result<TopologyKind, String> {
+    match (kind, peers) {
+        (kind, Peers::Uplink) => Ok(kind),
+        (TopologyKind::Wire, Peers::Guests) => Ok(TopologyKind::Guests),
+        _ => Err("choice of peers but for guests on a wire".to_owned()),
     }
 }
 
