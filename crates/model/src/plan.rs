@@ -94,7 +94,9 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         (1..=QUEUES_MAX).find(|queues| reach(it, *queues, target) >= wanted)
     };
     let queues = fewest(&fit.best);
-    let all: Vec<Option<usize>> = fit.possible().map(fewest).collect();
+    // Whatever the data leave possible, or their points' intervals.
+    let known = || fit.possible().chain(fit.shifted().flat_map(|it| &it.ends));
+    let all: Vec<Option<usize>> = known().map(fewest).collect();
     let least = all.iter().copied().flatten().min();
     let most = all.iter().copied().max_by_key(|it| it.unwrap_or(usize::MAX)).flatten();
     let best = || {
@@ -104,7 +106,7 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
         (1..=QUEUES_MAX).find(|queues| mean(queues) >= most * 0.99).unwrap_or(1)
     };
     let chosen = queues.unwrap_or_else(best);
-    let probability = Estimate::over(fit.possible().map(|it| reach(it, chosen, target)));
+    let probability = Estimate::over(known().map(|it| reach(it, chosen, target)));
     let outcome = of(chosen);
     let throughput_bps = fit.predict(chosen, target.flows, Placed::Random).throughput;
     // CPUs are planned, a wire is not.
