@@ -128,41 +128,67 @@ pub fn typical(flows: usize, busy: usize) -> Vec<usize> {
 const FLOWS_PER_QUEUE_MAX: usize = 100;
 
 /// What the fullest of `queues` carries over the mean, on average, if all flows have the same rate.
-/// Exact up to [`FLOWS_MAX`] flows.
+/// Exact up to [`EXACT_FLOWS`] flows; by how much more of them are uneven falls with the root of
+/// their number.
 pub fn fullest_mean(flows: usize, queues: usize) -> f64 {
-    let (flows_count, queues_count) = (float(flows), float(queues));
-    if flows > FLOWS_MAX {
-        // The largest of many normal variables: good to a few percent from here on.
-        return 1.0 + (2.0 * queues_count.ln() * (queues_count - 1.0) / flows_count).sqrt();
+    if flows > EXACT_FLOWS {
+        let exact = fullest_mean(EXACT_FLOWS, queues);
+        return 1.0 + (exact - 1.0) * (float(EXACT_FLOWS) / float(flows)).sqrt();
     }
-    let fullest: f64 = (0..flows).map(|most| 1.0 - none_above(flows, queues, most)).sum();
-    fullest * queues_count / flows_count
+    let above = (0..flows).map(|most| 1.0 - none_above(flows, queues, most));
+    let fullest: f64 = above.take_while(|probability| *probability > NEVER).sum();
+    fullest * float(queues) / float(flows)
 }
 
-/// The probability that no queue has more than `most` flows: queues are added one by one, each
-/// taking some of the flows that are left with binomial probability.
+/// Flows up to which the fullest queue is counted: with more, that takes milliseconds.
+const EXACT_FLOWS: usize = 128;
+/// A probability that does not count.
+const NEVER: f64 = 1e-12;
+
+/// The probability that no queue has more than `most` flows. What queues have are independent
+/// Poisson numbers of which the sum is known: so it is the probability of that sum where none of
+/// them is above `most`, over that of the sum.
 fn none_above(flows: usize, queues: usize, most: usize) -> f64 {
-    let mut left = vec![0.0; flows + 1];
-    left[flows] = 1.0;
-    for queue in 0..queues {
-        let chance = 1.0 / float(queues - queue);
-        let mut next = vec![0.0; flows + 1];
-        for (of, probability) in left.iter().enumerate() {
-            for taken in 0..=most.min(of) {
-                next[of - taken] += probability * binomial(of, taken, chance);
-            }
-        }
-        left = next;
-    }
-    left[0]
+    let mut one = poisson(float(flows) / float(queues), flows);
+    one[most + 1..].fill(0.0);
+    sums(one, queues)[flows] / poisson(float(flows), flows)[flows]
 }
 
-/// The probability of `hits` in `tries`.
-fn binomial(tries: usize, hits: usize, chance: f64) -> f64 {
-    let misses = tries - hits;
-    let ways: f64 = (1..=hits).map(|hit| float(misses + hit) / float(hit)).product();
-    let power = |base: f64, times: usize| std::iter::repeat_n(base, times).product::<f64>();
-    ways * power(chance, hits) * power(1.0 - chance, misses)
+/// The probability of each Poisson number up to `most`.
+fn poisson(mean: f64, most: usize) -> Vec<f64> {
+    let mut last = (-mean).exp();
+    let next = |number: usize| {
+        if number > 0 {
+            last *= mean / float(number);
+        }
+        last
+    };
+    (0..=most).map(next).collect()
+}
+
+/// The probability of each sum of so many numbers, of which each has these probabilities.
+fn sums(one: Vec<f64>, count: usize) -> Vec<f64> {
+    let mut all = vec![0.0; one.len()];
+    all[0] = 1.0;
+    // Of 1, 2, 4 and more numbers.
+    let (mut some, mut left) = (one, count);
+    while left > 0 {
+        if left % 2 == 1 {
+            all = added(&all, &some);
+        }
+        some = added(&some, &some);
+        left /= 2;
+    }
+    all
+}
+
+/// The probability of each sum of two numbers.
+fn added(one: &[f64], other: &[f64]) -> Vec<f64> {
+    let mut sums = vec![0.0; one.len()];
+    for (at, first) in one.iter().enumerate() {
+        sums[at..].iter_mut().zip(other).for_each(|(sum, second)| *sum += first * second);
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -243,8 +269,16 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_of_many_flows_continues_that_of_few() {
-        let (exact, near) = (fullest_mean(FLOWS_MAX, 4), fullest_mean(FLOWS_MAX + 1, 4));
-        assert!((exact - near).abs() < 0.2, "{exact} {near}");
+    fn the_fullest_of_many_flows_is_counted_and_of_more_continues_that() {
+        // By coefficients of powers of exponential series that end.
+        for (flows, queues, mean) in [(32, 8, 1.761_946), (64, 4, 1.262_623), (128, 64, 2.983_661)]
+        {
+            let found = fullest_mean(flows, queues);
+            assert!((found - mean).abs() < 1e-5, "{flows} on {queues}: {found}");
+        }
+        for queues in [2, 8, 64, 1 << 30] {
+            let [exact, near] = [0, 1].map(|more| fullest_mean(EXACT_FLOWS + more, queues));
+            assert!(near < exact && near > exact * 0.99, "{queues}: {exact} {near}");
+        }
     }
 }
