@@ -274,6 +274,20 @@ fn intervals_of_points_become_an_interval_of_the_prediction() {
 }
 
 #[test]
+fn a_point_with_a_wide_interval_weighs_little() {
+    let mut data = Data { is_delay_known: true, ..measured(&[(1, 8), (2, 8), (2, 4)], 0.0) };
+    data.line_bps = None;
+    for (point, (gbps, half)) in data.points.iter_mut().zip([(3.0, 0.02), (5.5, 0.02), (3.0, 1.5)])
+    {
+        (point.bps, point.half_width_bps) = (gbps * 1e9, half * 1e9);
+    }
+    let fit = Fit::of(&data).expect("enough");
+    let two = fit.predict(2, 8, Placed::Random).outcome.mean_bps;
+    assert!((two / 5.5e9 - 1.0).abs() < 0.01, "{two}");
+    assert_eq!(fit.unexplained().first().map(|(name, _)| name.as_str()), Some("q2.s4"));
+}
+
+#[test]
 fn the_interval_of_points_that_were_faster_than_queues_allow_is_no_smaller() {
     // Two queues measured more than two can carry, so that there is no contention: the interval of
     // one of 3 Gbit/s, more or less 0.1, is twice as wide for both, and more by their own.

@@ -56,8 +56,7 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
         .partition(|point| point.bps >= shared_bps * FULL);
     let law = |contention| Parameters { contention, ..best };
     let serial = |pairwise| {
-        let miss =
-            |serial: f64| misses(&law(Contention { serial, pairwise }), &several).sum::<f64>();
+        let miss = |serial: f64| misses(&law(Contention { serial, pairwise }), &several, 1);
         Contention { serial: root(0.0, SEARCH_MAX, |serial| -miss(serial)), pairwise }
     };
     let numbers: BTreeSet<usize> = several.iter().map(|point| point.busy_most()).collect();
@@ -71,17 +70,13 @@ pub(super) fn solve(data: &Data, base: &Point, stations: &[Station]) -> Solved {
             (free, vec![law(free), lock(serial)], None)
         }
         1 => {
-            let miss = |pairwise| {
-                misses(&law(Contention { serial: 0.0, pairwise }), &several).sum::<f64>()
-            };
+            let miss = |pairwise| misses(&law(Contention { serial: 0.0, pairwise }), &several, 1);
             let pairwise = root(0.0, SEARCH_MAX, |pairwise| -miss(pairwise));
             let other = Contention { serial: 0.0, pairwise };
             (serial(0.0), Vec::new(), Some(law(other)))
         }
         _ => {
-            let squares = |pairwise| {
-                misses(&law(serial(pairwise)), &several).map(|miss| miss * miss).sum::<f64>()
-            };
+            let squares = |pairwise| misses(&law(serial(pairwise)), &several, 2);
             let pairwise = least(0.0, PAIRWISE_MAX, squares);
             (serial(pairwise), Vec::new(), None)
         }
@@ -226,9 +221,17 @@ fn few<'a>(data: &'a Data, base: &Point) -> Option<&'a Point> {
 const SEARCH_MAX: f64 = 4.0;
 const PAIRWISE_MAX: f64 = 0.5;
 
-/// By how much each point is predicted too high, relative to what was measured.
-fn misses(parameters: &Parameters, points: &[&Point]) -> impl Iterator<Item = f64> {
-    points.iter().map(move |point| parameters.over(&point.splits).mean_bps / point.bps - 1.0)
+/// By which part of itself a point without an interval is wrong as well.
+const ERROR: f64 = 0.01;
+
+/// By how much all points together are predicted too high, each relative to what was measured and
+/// raised to a power; the wider its interval is, the less it weighs.
+fn misses(parameters: &Parameters, points: &[&Point], power: i32) -> f64 {
+    let of = |point: &&Point| {
+        let miss = parameters.over(&point.splits).mean_bps / point.bps - 1.0;
+        miss.powi(power) / (ERROR.powi(2) + (point.half_width_bps / point.bps).powi(2))
+    };
+    points.iter().map(of).sum()
 }
 
 /// The run that shows what so many queues cost each other.
