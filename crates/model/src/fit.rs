@@ -152,7 +152,7 @@ pub struct Fit {
     /// far more, and that chunks take more time and less by chance.
     others: Vec<Parameters>,
     shifted: Vec<Shifted>,
-    /// What was measured over what fits best, by the point.
+    /// The nearest end of what was measured over what fits best, by the point.
     missed: Vec<(String, f64)>,
     capacity: Capacity,
     /// The most busy queues of any point.
@@ -238,7 +238,11 @@ impl Fit {
             let (name, bps, most_bps) = (base.name.clone(), base.bps, fitted(base));
             return Err(FitError::Above { name, bps, most_bps, why });
         }
-        let missed = data.points.iter().map(|it| (it.name.clone(), it.bps / fitted(it))).collect();
+        let missed = |it: &Point| {
+            let (fits, half) = (fitted(it), it.half_width_bps);
+            (it.name.clone(), fits.max(it.bps - half).min(it.bps + half) / fits)
+        };
+        let missed = data.points.iter().map(missed).collect();
         let end = |at: usize, share: f64| {
             let mut moved = data.clone();
             let point = &mut moved.points[at];
@@ -273,8 +277,8 @@ impl Fit {
         })
     }
 
-    /// The points that were measured otherwise than the model can explain, with their throughput
-    /// over the model's.
+    /// The points whose intervals the model cannot explain, with the nearest end of it over the
+    /// model's throughput.
     pub fn unexplained(&self) -> Vec<(String, f64)> {
         self.missed.iter().filter(|(_, ratio)| (ratio - 1.0).abs() > MISS_MAX).cloned().collect()
     }

@@ -284,7 +284,12 @@ fn a_point_with_a_wide_interval_weighs_little() {
     let fit = Fit::of(&data).expect("enough");
     let two = fit.predict(2, 8, Placed::Random).outcome.mean_bps;
     assert!((two / 5.5e9 - 1.0).abs() < 0.01, "{two}");
-    assert_eq!(fit.unexplained().first().map(|(name, _)| name.as_str()), Some("q2.s4"));
+    // 5.2 Gbit/s fit, and the upper end is 4.5.
+    let ratio = |fit: &Fit| fit.unexplained().first().map(|(name, ratio)| (name.clone(), *ratio));
+    let (name, above) = ratio(&fit).expect("one point");
+    assert!(name == "q2.s4" && (above - 4.5 / 5.2).abs() < 0.01, "{above}");
+    data.points[2].half_width_bps = 2.9e9;
+    assert_eq!(ratio(&Fit::of(&data).expect("enough")), None);
 }
 
 #[test]
