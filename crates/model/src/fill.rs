@@ -15,7 +15,7 @@ impl Fit {
         let of = |it: &Parameters| means(it, queues, wanted);
         let all: Vec<Vec<f64>> = self.possible().map(of).collect();
         let of_ends = |it: &Shifted| it.ends.each_ref().map(of);
-        let shifted: Vec<[Vec<f64>; 2]> = self.shifted().map(of_ends).collect();
+        let shifted: Vec<[Vec<f64>; 2]> = self.shifted.iter().map(of_ends).collect();
         let of_flow = |flow: usize| {
             let Estimate { value, low, high } = Estimate::over(all.iter().map(|it| it[flow]));
             let likeliest = all.first().map_or(0.0, |best| best[flow]);

@@ -151,7 +151,7 @@ pub struct Fit {
     /// each other, as under a lock, a short path, that a queue which fills what all share could do
     /// far more, and that chunks take more time and less by chance.
     others: Vec<Parameters>,
-    shifted: Vec<Shifted>,
+    pub(crate) shifted: Vec<Shifted>,
     /// The nearest end of what was measured over what fits best, by the point.
     missed: Vec<(String, f64)>,
     capacity: Capacity,
@@ -363,11 +363,6 @@ impl Fit {
     /// All parameters that the data leave possible, the best first.
     pub fn possible(&self) -> impl Iterator<Item = &Parameters> {
         [&self.best].into_iter().chain(&self.possible).chain(&self.others)
-    }
-
-    /// What fits if one point is at either end of its interval, for each that has one.
-    pub(crate) fn shifted(&self) -> impl Iterator<Item = &Shifted> {
-        self.shifted.iter()
     }
 
     /// The use of each station at some throughput: CPUs, or a fraction of a wire.

@@ -95,7 +95,7 @@ pub fn plan(fit: &Fit, target: &Target) -> Plan {
     };
     let queues = fewest(&fit.best);
     // Whatever the data leave possible, or their points' intervals.
-    let known = || fit.possible().chain(fit.shifted().flat_map(|it| &it.ends));
+    let known = || fit.possible().chain(fit.shifted.iter().flat_map(|it| &it.ends));
     let all: Vec<Option<usize>> = known().map(fewest).collect();
     let least = all.iter().copied().flatten().min();
     let most = all.iter().copied().max_by_key(|it| it.unwrap_or(usize::MAX)).flatten();

@@ -274,6 +274,17 @@ fn intervals_of_points_become_an_interval_of_the_prediction() {
 }
 
 #[test]
+fn what_is_worse_than_any_contention_has_no_parameters() {
+    let mut data = measured(&[(1, 8), (2, 8), (4, 8)], 0.0);
+    (data.points[1].bps, data.points[2].bps) = (1e9, 0.3e9);
+    let fit = Fit::of(&data).expect("one queue is enough");
+    for one in &fit.parameters[1..3] {
+        assert!(one.estimate.value.is_none() && one.estimate.high.is_infinite(), "{one:?}");
+    }
+    assert_eq!(fit.unexplained().first().map(|(name, _)| name.as_str()), Some("q4.s8"));
+}
+
+#[test]
 fn a_point_with_a_wide_interval_weighs_little() {
     let mut data = Data { is_delay_known: true, ..measured(&[(1, 8), (2, 8), (2, 4)], 0.0) };
     data.line_bps = None;

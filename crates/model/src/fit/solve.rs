@@ -269,6 +269,11 @@ impl Solved {
             Estimate { value: Some(value), low: (value - half).max(0.0), high: value + half }
         };
         let range = Estimate::range;
+        // Where a search ends, a number would be its end.
+        let below = |end: f64, it: Estimate| match it.high < end * NEARLY {
+            true => it,
+            false => range(it.low, f64::INFINITY),
+        };
         let queue = self.queue(spread(|it| it.queue_bps), base);
         let apart = |queues| apart(data, queues);
         let (serial, pairwise) = match self.numbers {
@@ -288,8 +293,8 @@ impl Solved {
                 ((range(0.0, serial), missing.clone()), (range(0.0, pairwise), missing))
             }
             _ => (
-                (spread(|it| it.contention.serial), None),
-                (spread(|it| it.contention.pairwise), None),
+                (below(SEARCH_MAX, spread(|it| it.contention.serial)), None),
+                (below(PAIRWISE_MAX, spread(|it| it.contention.pairwise)), None),
             ),
         };
         let delay = match self.shows_delay || data.is_delay_known {
