@@ -22,7 +22,6 @@ pub struct Times {
 }
 
 impl Times {
-    /// In another unit than seconds.
     fn over(self, unit: f64) -> Times {
         let Times { own, shared, delay } = self;
         Times { own: own / unit, shared: shared / unit, delay: delay / unit }

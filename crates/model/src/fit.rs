@@ -164,7 +164,6 @@ pub struct Fit {
 /// What fits if one point is at either end of its interval.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Shifted {
-    /// The point.
     name: String,
     pub(crate) ends: [Parameters; 2],
 }
@@ -353,6 +352,8 @@ impl Fit {
             // A queue that filled the other wire may carry no more than that.
             self.possible.push(Parameters { queue_bps: before, ..self.best });
             self.best.queue_bps = self.best.queue_bps.max(shared_bps * AMPLE);
+            let ends = self.shifted.iter_mut().flat_map(|it| &mut it.ends);
+            ends.for_each(|it| it.queue_bps = self.best.queue_bps);
         }
         let others = self.possible.iter_mut().chain(&mut self.others);
         let others = others.chain(self.shifted.iter_mut().flat_map(|it| &mut it.ends));

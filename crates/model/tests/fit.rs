@@ -400,6 +400,11 @@ fn another_line_limits_what_was_measured_without_it() {
     let fast = Fit::of(&data).expect("enough").on_line(20e9);
     let one = fast.predict(1, 8, Placed::Random).throughput;
     assert!(one.value.is_none() && one.low < 3.1e9 && one.high > 19e9, "{one:?}");
+    // Nor does the lower end of its interval, which fills no line, say that it carries less.
+    data.points[0].half_width_bps = 0.2e9;
+    let wide = Fit::of(&data).expect("enough").on_line(20e9);
+    let one = wide.predict(1, 8, Placed::Random).throughput;
+    assert!(one.low > 2.5e9 && one.low < 3.1e9, "{one:?}");
 }
 
 #[test]
