@@ -127,11 +127,13 @@ mod tests {
         let plain = ["9Gb/s", "2.5Gbit/s", "9.4 Gbit/s", "10M", "1k", "100MB/s", "2kB/s", "7B/s"];
         // As `xl` has them.
         let large = ["64K", "500Kb/s", "500KB/s", "500Kbit/s"];
-        for text in plain.into_iter().chain(large) {
+        // As `tc` prints and reads them.
+        let of_tc = ["100Mbit", "100mbit", "64Kbit", "64kbit", "1.5Gbit", "2gbit", "500bit"];
+        for text in plain.into_iter().chain(large).chain(of_tc) {
             let rate = text.parse::<Rate>().expect(text).0;
             assert_eq!(whole(rate), ringway_xenbus::bits_per_second(text), "{text}");
         }
-        for bad in ["10", "10s", "G", "-1M", "1.2.3G", "NaNG"] {
+        for bad in ["10", "10s", "G", "-1M", "1.2.3G", "NaNG", "100Mbps", "100m", "bit", "Mbit"] {
             let keys = ringway_xenbus::bits_per_second(bad);
             assert!(keys.is_none() && bad.parse::<Rate>().is_err(), "{bad}");
         }

@@ -119,7 +119,8 @@ macro_rules! quantity {
 }
 
 quantity! {
-    /// A rate in bit/s. What `xl` writes, `10Gb/s`, and the short form `10G` are read as well.
+    /// A rate in bit/s. What `xl` and `tc` write, `10Gb/s` and `10Gbit`, and the short form `10G`
+    /// are read as well.
     Rate, "rate", "10Gbit/s", RATES, RATES_SHOWN
 }
 quantity! {
@@ -138,6 +139,13 @@ const RATES: Units = &[
     ("Mbit/s", 1e6),
     ("Gbit/s", 1e9),
     ("bit/s", 1.0),
+    ("kbit", 1e3),
+    ("Kbit", 1e3),
+    ("mbit", 1e6),
+    ("Mbit", 1e6),
+    ("gbit", 1e9),
+    ("Gbit", 1e9),
+    ("bit", 1.0),
     ("kb/s", 1e3),
     ("Kb/s", 1e3),
     ("Mb/s", 1e6),
@@ -191,6 +199,7 @@ mod tests {
         assert_eq!(rate("9.4 Gbit/s"), Ok(9.4e9));
         assert_eq!((rate("9.4G"), rate("9.4Gb/s")), (Ok(9.4e9), Ok(9.4e9)));
         assert_eq!((rate("500bit/s"), rate("100MB/s")), (Ok(500.0), Ok(8e8)));
+        assert_eq!((rate("100Mbit"), rate("64 kbit"), rate("8bit")), (Ok(1e8), Ok(64e3), Ok(8.0)));
         assert_eq!("1500B".parse(), Ok(Size(1500.0)));
         assert_eq!("256KiB".parse(), Ok(Size(262_144.0)));
         let delay: Duration = "180us".parse().expect("a duration");
@@ -229,6 +238,7 @@ mod tests {
             "NaNG",
             "infGbit/s",
             "10s",
+            "100Mbps",
             "1e290G",
             "1e-290G",
         ] {

@@ -71,23 +71,27 @@ const INTERVAL_US: u64 = 50_000;
 
 /// The bits in a second that a text means, for all that reads rates. It is a number, perhaps with
 /// decimals, and a unit: as in `xl`, `k`, `M`, `G` or nothing, then bits (`b`, also `bit`) or bytes
-/// (`B`), then `/s`; or just `k`, `M` or `G`, for bits.
+/// (`B`), then `/s`; or just `k`, `M` or `G`, for bits; or as in `tc`, `100Mbit` and `100mbit`, but
+/// not its `100Mbps`, which means bytes there and bits elsewhere.
 pub fn bits_per_second(text: &str) -> Option<u64> {
     let text = text.trim();
-    let (amount, bits) = match text.strip_suffix("/s") {
-        Some(unit) => {
-            let unit = unit.strip_suffix("it").filter(|unit| unit.ends_with('b')).unwrap_or(unit);
-            match unit.strip_suffix('B') {
-                Some(amount) => (amount, 8),
-                None => (unit.strip_suffix('b')?, 1),
-            }
+    let of_tc = text.strip_suffix("bit");
+    let (amount, bits) = if let Some(amount) = of_tc.or_else(|| text.strip_suffix("bit/s")) {
+        (amount, 1)
+    } else if let Some(unit) = text.strip_suffix("/s") {
+        match unit.strip_suffix('B') {
+            Some(amount) => (amount, 8),
+            None => (unit.strip_suffix('b')?, 1),
         }
-        None => (text, 1),
+    } else {
+        (text, 1)
     };
     let thousands = match amount.bytes().last()? {
         b'k' | b'K' => 1_000,
         b'M' => 1_000_000,
+        b'm' if of_tc.is_some() => 1_000_000,
         b'G' => 1_000_000_000,
+        b'g' if of_tc.is_some() => 1_000_000_000,
         _ => 1,
     };
     let has_unit = amount.len() < text.len() || thousands > 1;
@@ -155,11 +159,14 @@ mod tests {
         assert_eq!((read("10Mbit/s"), read("10Mit/s").ok()), (Ok((62_500, 50_000)), None));
         assert_eq!(read("250kB/s"), Ok((12_500, 50_000)));
         assert_eq!(read("1MB/s@20ms"), Ok((20_000, 20_000)));
+        assert_eq!(read("10Mbit@20ms"), Ok((25_000, 20_000)));
         assert_eq!(read("1GB/s@1s"), Ok((1_000_000_000, 1_000_000)));
         assert_eq!(read("800b/s@500us").ok(), None, "not one byte in an interval");
         for bad in ["", "10", "10Mb", "Mb/s", "-1b/s", "1Tb/s", "1Mb/s@", "1Mb/s@0ms", "1Mb/s@5"] {
             assert!(read(bad).is_err(), "{bad}");
         }
+        let error = read("100Mbps").expect_err("it may be bits or bytes").to_string();
+        assert!(error.contains("such as `100Mb/s` or `1MB/s@20ms`"), "{error}");
     }
 
     #[test]
@@ -174,11 +181,19 @@ mod tests {
             ("500bit/s", 500),
             ("7B/s", 56),
             ("64K", 64_000),
+            ("100Mbit", 100_000_000),
+            ("1.5 mbit", 1_500_000),
+            ("64Kbit", 64_000),
+            ("2gbit", 2_000_000_000),
+            ("500bit", 500),
         ] {
             assert_eq!(bits_per_second(text), Some(bits), "{text}");
         }
         let long = "0.0000000000000000001G";
         for bad in ["10", "1.5", "G", ".5G", "5.G", "1.2.3G", "+1G", "1e3M", "NaNG", "10s", long] {
+            assert_eq!(bits_per_second(bad), None, "{bad}");
+        }
+        for bad in ["bit", "Mbit", "100Mibit", "100Mbps", "100bps", "100m", "100mb/s", "1Mbitbit"] {
             assert_eq!(bits_per_second(bad), None, "{bad}");
         }
         assert_eq!(bits_per_second("18446744073709551615GB/s"), None);
