@@ -4,11 +4,16 @@
 //! can cover more time than two samples. Names of interfaces come from guests' toolstacks, so
 //! labels are escaped and the number of series is limited to [`SERIES_MAX`].
 
+mod paused;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use self::paused::Paused;
 use crate::check::{BYTES_PER_SECOND_MIN, CATALOGUE};
-use crate::fact::{Host, Interfaces, QueueCounters, Span, Tried, float, share};
+use crate::fact::{
+    Host, Interfaces, Machines, QueueCounters, Span, Tried, XenDomains, float, share,
+};
 use crate::finding::Severity;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::ethtool::queue_counter;
@@ -36,6 +41,8 @@ facts! {
         nics: Interfaces,
         queues: QueueCounters,
         vifs: Tried<Span<Vifs>>,
+        domains: Tried<XenDomains>,
+        machines: Tried<Machines>,
         moved: Tried<Span<NicCounters>>,
         softnet: Tried<Span<Softnet>>,
         times: Tried<Span<CpuTimes>>,
@@ -108,7 +115,8 @@ const VIF_DROPS: Family = counter(
 const VIF_WAIT: Family = gauge(
     "ringway_doctor_vif_wait_seconds",
     "For how long frames of such a queue have waited, and the kind of what they wait for in \
-     `ringway vif show --json`; 0 if they do not. Without a queue: what the vif waits for.",
+     `ringway vif show --json`, or `paused` for buffers of a guest that is paused; 0 if they do \
+     not. Without a queue: what the vif waits for.",
 );
 const VIF_LIMIT: Family = gauge(
     "ringway_doctor_vif_limit",
@@ -166,7 +174,7 @@ impl Page {
     fn shown(&mut self, shown: &Shown) {
         self.queues(shown);
         if let Some(span) = shown.vifs.ok() {
-            self.ringway_vifs(span);
+            self.ringway_vifs(span, &Paused::new(shown.domains.ok(), shown.machines.ok()));
         }
         if let Some(span) = shown.moved.ok() {
             self.nics(&span.after);
@@ -214,7 +222,7 @@ impl Page {
     /// Ringway's vifs, and the counters of each of their queues by the direction of the guest, as
     /// all of ringway has them. Their families are their own: an interface on a bridge may have the
     /// name of its vif, and the opposite directions.
-    fn ringway_vifs(&mut self, span: &Span<Vifs>) {
+    fn ringway_vifs(&mut self, span: &Span<Vifs>, paused: &Paused<'_>) {
         if !span.after.all.is_empty() {
             let is_refused = span.after.all.iter().any(|vif| vif.refusal().is_some());
             self.add(REFUSED, &[], f64::from(u8::from(is_refused)));
@@ -232,7 +240,7 @@ impl Page {
                 self.add(VIF_LIMIT, &[("interface", &vif.name), ("limit", limit)], most);
             }
             self.drops(vif);
-            self.waits(vif);
+            self.waits(vif, if paused.has(vif) { PAUSED } else { NO_BUFFERS });
             let mut passed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for queue in &vif.queues {
                 let before = span.before.queue(&vif.name, queue.index);
@@ -265,8 +273,8 @@ impl Page {
         }
     }
 
-    /// What a vif and its queues wait for.
-    fn waits(&mut self, vif: &Vif) {
+    /// What a vif and its queues wait for. Why its guest posts no buffers is known here only.
+    fn waits(&mut self, vif: &Vif, no_buffers: &str) {
         let interface = ("interface", vif.name.as_str());
         for wait in &vif.waits {
             self.add(VIF_WAIT, &[interface, ("reason", &wait.kind)], wait.seconds());
@@ -275,7 +283,8 @@ impl Page {
             let index = index.to_string();
             let queue = ("queue", index.as_str());
             for (direction, wait) in [("tx", tx_wait), ("rx", rx_wait)] {
-                let reason = wait.as_ref().map_or("", |wait| wait.kind.as_str());
+                let kind = wait.as_ref().map_or("", |wait| wait.kind.as_str());
+                let reason = if kind == NO_BUFFERS { no_buffers } else { kind };
                 let labels = [interface, queue, ("direction", direction), ("reason", reason)];
                 self.add(VIF_WAIT, &labels, wait.as_ref().map_or(0.0, Wait::seconds));
             }
@@ -344,6 +353,11 @@ impl Page {
         text
     }
 }
+
+/// The kind of a wait for a guest that posts no buffers, and what it is if that guest is paused:
+/// no fault, and no alarm.
+const NO_BUFFERS: &str = "no_buffers";
+const PAUSED: &str = "paused";
 
 const SEVERITIES: [(Severity, &str); 4] = [
     (Severity::Unknown, "unknown"),

@@ -94,6 +94,8 @@ pub struct Domain {
     pub name: String,
     /// Virtual CPUs.
     pub vcpus: u32,
+    /// Whether its toolstack has paused it.
+    pub is_paused: bool,
     /// Its line in the output.
     pub line: usize,
 }
@@ -105,13 +107,14 @@ impl Domains {
         head(text, "VCPUs")?;
         for (line, row) in text.lines().skip(1) {
             let words: Vec<&str> = row.split_whitespace().collect();
-            let [name @ .., id, _memory, vcpus, _state, _time] = words.as_slice() else {
+            let [name @ .., id, _memory, vcpus, state, _time] = words.as_slice() else {
                 return Err(text.unreadable(Some(line), "expected a domain"));
             };
             let refuse = || text.unreadable(Some(line), "expected id, memory, VCPUs, state, time");
             let id: u32 = id.parse().map_err(|_| refuse())?;
             let vcpus: u32 = vcpus.parse().map_err(|_| refuse())?;
-            domains.insert(id, Domain { name: name.join(" "), vcpus, line });
+            let is_paused = state.contains('p');
+            domains.insert(id, Domain { name: name.join(" "), vcpus, is_paused, line });
         }
         Ok(Domains { domains })
     }

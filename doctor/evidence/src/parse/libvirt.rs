@@ -15,12 +15,16 @@ const NODES_MAX: u32 = 100_000;
 const VCPUS_MAX: usize = 4096;
 /// The type of an interface that another process serves through a socket.
 pub const VHOST_USER: &str = "vhostuser";
+/// States of a machine whose virtual CPUs do not run: stopped by its toolstack, or asleep.
+const PAUSED: [&str; 2] = ["paused", "pmsuspended"];
 
 /// A guest of libvirt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guest {
     /// Its name.
     pub name: String,
+    /// Whether its virtual CPUs are stopped; `None` where only a definition is known.
+    pub is_paused: Option<bool>,
     /// Virtual CPUs.
     pub vcpus: u32,
     /// Those that the guest has when it starts; others can be plugged later.
@@ -118,8 +122,10 @@ impl Guest {
         let pinned_line = pins.or(vcpu).map(|node| lines.of_node(node));
         let memory = memory(root).map(|(nodes, node)| (nodes, lines.of_node(node)));
         let is_shared = is_shared(root).map(|(is_shared, node)| (is_shared, lines.of_node(node)));
+        let state = document.root_element().attribute("state");
         Ok(Guest {
             name,
+            is_paused: state.map(|state| PAUSED.contains(&state)),
             vcpus,
             vcpus_online,
             vcpus_line,
@@ -401,6 +407,7 @@ mod tests {
         assert_eq!((bridged.mode.as_str(), vhostuser.mode.as_str()), ("", "server"));
         assert_eq!((vhostuser.line, vhostuser.queues_line), (20, 20));
         assert_eq!((bridged.socket_line, vhostuser.socket_line), (11, 19));
+        assert_eq!(read.is_paused, Some(false));
     }
 
     #[test]

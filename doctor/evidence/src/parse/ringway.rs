@@ -24,6 +24,8 @@ pub struct Vif {
     /// `xen`, or `virtio` for one behind a vhost-user socket.
     #[serde(default)]
     pub kind: String,
+    /// Its guest's domain, if it is a vif of Xen.
+    pub domid: Option<u16>,
     /// As Xen's tools name it; empty in records of older versions.
     #[serde(default)]
     pub state: String,
@@ -210,6 +212,12 @@ pub struct Virtio {
     /// Features that its guest uses, by their names in Linux's headers.
     #[serde(default)]
     pub features: Vec<String>,
+}
+
+/// The names in the path of a socket, by which two paths are compared, without those that lead
+/// nowhere. `..` stays, because it can lead elsewhere after a symbolic link.
+pub fn socket_names(path: &str) -> Vec<&str> {
+    path.split('/').filter(|name| !matches!(*name, "" | ".")).collect()
 }
 
 /// The counters of a queue. Directions are the guest's.

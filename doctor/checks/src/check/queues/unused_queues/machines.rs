@@ -12,7 +12,7 @@ use crate::check::Verdicts;
 use crate::finding::{Advice, Finding, Severity, shell_word};
 use ringway_evidence::fact::{Defined, Machine};
 use ringway_evidence::parse::libvirt::{Guest, Interface, VHOST_USER};
-use ringway_evidence::parse::ringway::Vif;
+use ringway_evidence::parse::ringway::{Vif, socket_names};
 use ringway_evidence::{Gap, Quote, Text, squeezed};
 use unjudged::Unjudged;
 
@@ -151,16 +151,11 @@ fn count(queues: u64) -> String {
 }
 
 fn of_socket<'a>(all: &'a [Vif], socket: &str) -> Option<&'a Vif> {
-    let socket = names(socket);
-    let is_it =
-        |vif: &&Vif| vif.virtio.as_ref().is_some_and(|virtio| names(&virtio.socket) == socket);
+    let socket = socket_names(socket);
+    let is_it = |vif: &&Vif| {
+        vif.virtio.as_ref().is_some_and(|virtio| socket_names(&virtio.socket) == socket)
+    };
     all.iter().find(is_it).filter(|_| !socket.is_empty())
-}
-
-/// The names in a path, without those that lead nowhere. `..` stays, because it can lead
-/// elsewhere after a symbolic link.
-fn names(path: &str) -> Vec<&str> {
-    path.split('/').filter(|name| !matches!(*name, "" | ".")).collect()
 }
 
 /// The interface with this address in another definition.
