@@ -35,8 +35,12 @@ facts! {
 const ERRORS_MIN: f64 = 1.0;
 /// Fraction of all frames from which errors matter: TCP halves its rate for each.
 const ERRORS_PART: f64 = 0.0001;
-/// Carrier changes from which a link flaps: down and up once.
-const CHANGES_MIN: u64 = 2;
+/// Carrier changes from which a link flaps: down and up three times. A guest that restarts takes
+/// its link down and up once, and twice if its firmware boots from the network.
+const CHANGES_MIN: u64 = 6;
+/// Carrier changes a second from which a link flaps: one a minute. In an hour a guest may well
+/// restart some times.
+const CHANGES_PER_SECOND_MIN: f64 = 1.0 / 60.0;
 /// A modern card at this speed in Mbit/s or less has a bad cable or an old switch.
 const SLOW_MBIT: u64 = 100;
 
@@ -55,7 +59,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     }
     out.well(
         match span.basis {
-            Basis::Samples => "links have almost no errors, and stay up",
+            Basis::Samples => "links have almost no errors, and do not flap",
             Basis::SinceBoot => {
                 "no link is slow or half duplex; errors are only known since the boot"
             }
@@ -69,7 +73,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 fn changes(facts: &Facts, nic: &str) -> Option<(u64, Span<Single>)> {
     let span = facts.carriers.of(nic).ok().filter(|span| span.basis == Basis::Samples)?;
     let changes = span.after.0.saturating_sub(span.before.0);
-    (changes >= CHANGES_MIN).then_some((changes, span))
+    let is_often = float(changes) / span.seconds >= CHANGES_PER_SECOND_MIN;
+    (changes >= CHANGES_MIN && is_often).then_some((changes, span))
 }
 
 fn flaps(facts: &Facts, nic: &str) -> Option<Finding> {
