@@ -82,7 +82,7 @@ reasons! {
     Undetermined => "undetermined",
     /// A protocol that a locked port may not use.
     Protocol => "protocol",
-    /// The port is disabled.
+    /// The port is disabled, whether the frame is from it or for it.
     PortDisabled => "port_disabled",
     /// Tagged with a VLAN that the port is not in, or untagged on a port without an untagged VLAN.
     Vlan => "vlan",
@@ -97,9 +97,9 @@ impl DropReason {
         match self {
             Malformed | TooLong | GrantCopy | BadOffload | QueueFull | RateLimit | InboxFull
             | NoBuffer | NoRoute | LinkLocal | FloodLimit | BroadcastLimit | MulticastLimit
-            | UnknownLimit | MulticastFull | LinkDown | MirrorLost => false,
+            | UnknownLimit | MulticastFull | LinkDown | PortDisabled | MirrorLost => false,
             BadSource | AddressTaken | IpSource | ArpSpoofed | NdSpoofed | RouterOnly
-            | DhcpServerOnly | Undetermined | Protocol | PortDisabled | Vlan | Isolated => true,
+            | DhcpServerOnly | Undetermined | Protocol | Vlan | Isolated => true,
         }
     }
 

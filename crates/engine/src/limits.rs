@@ -11,8 +11,8 @@ use crate::credit::Credit;
 /// a new connection brings no new credit.
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
-    /// Whether all frames are dropped, those that would enter and those that would leave.
-    pub is_down: bool,
+    /// Why all frames are dropped, those that would enter and those that would leave, if they are.
+    pub shut: Option<DropReason>,
     /// The multicast frames that leave, if the guest wants only some. The others are no drops.
     pub multicast: Option<Arc<MulticastFilter>>,
     /// Whether frames leave as they would be on a wire, whatever their receiver takes: with their

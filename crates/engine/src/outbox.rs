@@ -71,8 +71,8 @@ enum Gate {
     Open,
     /// Those that the guest wants.
     Filtered(Arc<MulticastFilter>),
-    /// None.
-    Down,
+    /// None, for this reason.
+    Shut(DropReason),
 }
 
 /// The result of one call of [`Outbox::send`].
@@ -147,8 +147,9 @@ impl Outbox {
             Gate::Open => None,
             Gate::Filtered(filter) => Some(Arc::clone(filter)),
             //= netif.h:carrier-down
-            Gate::Down => {
-                return frames.for_each(|frame| self.refuse(frame, DropReason::LinkDown, pool));
+            Gate::Shut(reason) => {
+                let reason = *reason;
+                return frames.for_each(|frame| self.refuse(frame, reason, pool));
             }
         };
         let mark = if self.is_stalled() { LOW } else { admission.mark() };
@@ -288,10 +289,10 @@ impl Outbox {
     /// Sets or removes the limits of what leaves. Frames that wait already may still leave.
     pub(crate) fn limit(&mut self, limits: &Limits) {
         self.caps = if limits.is_plain { OffloadCaps::NONE } else { self.traits.caps };
-        self.gate = match &limits.multicast {
-            _ if limits.is_down => Gate::Down,
-            None => Gate::Open,
-            Some(filter) => Gate::Filtered(Arc::clone(filter)),
+        self.gate = match (limits.shut, &limits.multicast) {
+            (Some(reason), _) => Gate::Shut(reason),
+            (None, None) => Gate::Open,
+            (None, Some(filter)) => Gate::Filtered(Arc::clone(filter)),
         };
         self.credit.clone_from(&limits.egress);
         if self.credit.is_none() {

@@ -417,8 +417,8 @@ impl<Q: PortQueue> Source<Q> {
         let EngineParts { batch, now, ticks, .. } = context;
         show(&mut self.capture, Passage::Ingress, self.queue_index, *now, batch.iter());
         //= netif.h:carrier-down
-        if self.limits.is_down {
-            let dropped = Verdict::Drop(DropReason::LinkDown);
+        if let Some(reason) = self.limits.shut {
+            let dropped = Verdict::Drop(reason);
             // The switch learns nothing from them.
             return batch.iter_mut().for_each(|frame| frame.verdict = dropped);
         }

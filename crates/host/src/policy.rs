@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringway_datapath::{DropReason, LockingMode, MacAddr, PortRules, VlanRules};
+use ringway_datapath::{DropReason, MacAddr, PortRules, VlanRules};
 use ringway_engine::steps::Command;
 use ringway_switch::fdb::{Assigned, NotBound};
 use ringway_switch::{Binding, PortId, PortPolicy, PortVlan, Role, TooManyVlans};
@@ -74,13 +74,11 @@ impl<W: World> VifState<W> {
     /// Enforces its rules, if it is connected: at the next connection they apply anyway.
     pub(crate) fn enforce(&mut self, hosting: &mut Hosting<'_, W>) -> Result<(), TooManyVlans> {
         let Some(connection) = &self.connection else { return Ok(()) };
-        let (port, device_port) = (connection.port, connection.device_port);
+        let port = connection.port;
         let policy = self.apply_rules(port, hosting.shared, hosting.now)?;
         hosting.set_policy(port, &policy);
-        if let Some(device_port) = device_port {
-            let policy = self.device_policy(hosting.shared);
-            hosting.set_policy(device_port, &policy);
-        }
+        // Of a disabled vif these drop what is for its guest.
+        self.apply_limits(hosting);
         Ok(())
     }
 
@@ -117,12 +115,6 @@ impl<W: World> VifState<W> {
         let wanted = &self.rules.wanted;
         let policy = PortPolicy::for_vif(wanted, mode, addresses_max, mac, binding);
         Ok(Arc::new(policy.in_vlans(vlan)))
-    }
-
-    /// What may enter from the guest's network device.
-    pub(crate) fn device_policy(&self, shared: &Shared) -> Arc<PortPolicy> {
-        let is_disabled = self.rules.mode(shared.config.locking) == Some(LockingMode::Disabled);
-        Arc::new(if is_disabled { PortPolicy::disabled() } else { PortPolicy::open() })
     }
 
     /// Assigns its addresses to the port of the vif, and returns those that it did not get.

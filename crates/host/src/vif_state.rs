@@ -5,13 +5,13 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ringway_calls::FRAMING;
-use ringway_datapath::{MacAddr, OffloadCaps, QueueCounters};
+use ringway_datapath::{DropReason, LockingMode, MacAddr, OffloadCaps, QueueCounters};
 use ringway_engine::steps::{self, Attachment, Command, Engines, NewPort};
 use ringway_engine::{BridgePort, Forwarding, Limits, Stations};
 use ringway_netback::{Headroom, Interrupted};
 use ringway_ovs::{Bind, Facts, OvsBridge, PortWanted};
 use ringway_steering::control::HashControl;
-use ringway_switch::PortId;
+use ringway_switch::{PortId, PortPolicy};
 use ringway_vif_shell::{LeftOut, LogAllowance};
 use ringway_xenbus::limits::LinkState;
 use ringway_xenbus::{Keys, Offer, VifLimits};
@@ -202,7 +202,8 @@ impl<W: World> VifState<W> {
         engines: &mut W::Engines,
         now: Instant,
     ) -> io::Result<()> {
-        let policy = self.device_policy(shared);
+        // What is for its guest is dropped at the guest's port, if it is.
+        let policy = Arc::new(PortPolicy::open());
         let (limits, passing) = (self.device_limits(shared), self.offloading(shared).passing);
         let merged = self.merged(caps, shared);
         let Some(device) = &mut self.device else { return Ok(()) };
@@ -390,6 +391,17 @@ impl<W: World> VifState<W> {
         mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX)
     }
 
+    /// Why no frame passes the vif, in either direction, if none does.
+    fn why_shut(&self, shared: &Shared) -> Option<DropReason> {
+        if self.limited.wanted.link == Some(LinkState::Down) {
+            return Some(DropReason::LinkDown);
+        }
+        let is_disabled = self.rules.mode(shared.config.locking) == Some(LockingMode::Disabled);
+        // The output of a mirror gets its copies whatever its mode is, and sends nothing.
+        let is_shut = is_disabled && self.rules.mirror().is_empty();
+        is_shut.then_some(DropReason::PortDisabled)
+    }
+
     /// The limits of the vif's port.
     pub fn limits(&self, shared: &Shared) -> Limits {
         let mtu = match (self.limited.wanted.mtu, &self.device) {
@@ -399,7 +411,7 @@ impl<W: World> VifState<W> {
         };
         let frame_len = |mtu| usize::try_from(mtu).unwrap_or(usize::MAX).saturating_add(FRAMING);
         Limits {
-            is_down: self.limited.wanted.link == Some(LinkState::Down),
+            shut: self.why_shut(shared),
             multicast: self.is_multicast_filtered.then(|| Arc::clone(self.chosen.filter())),
             // A program of XDP sees frames as they are on a wire, and may send them back.
             is_plain: self.headroom.get() > 0 || self.is_plain(shared),

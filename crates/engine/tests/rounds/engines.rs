@@ -247,7 +247,7 @@ fn a_port_is_attached_once_and_a_command_reaches_each_of_its_queues() {
     assert_eq!((pair.roster.count(PortId(1)), pair.complete.len()), (2, 2));
 
     let cut = |id| {
-        let limits = Limits { is_down: true, ..Limits::default() };
+        let limits = Limits { shut: Some(DropReason::LinkDown), ..Limits::default() };
         Command::Limit { id, limits }
     };
     assert_eq!(steps::command_port(&mut pair, PortId(3), cut), Ok(false));

@@ -23,20 +23,28 @@ fn frames_longer_than_the_mtu_are_dropped_and_counted() {
 
 #[test]
 fn a_port_whose_link_is_down_gets_and_sends_nothing() {
+    expect_shut(DropReason::LinkDown);
+}
+
+#[test]
+fn a_port_that_is_disabled_gets_and_sends_nothing() {
+    expect_shut(DropReason::PortDisabled);
+}
+
+fn expect_shut(reason: DropReason) {
     let mut bench = Bench::new(MEMORY);
     let (cut_off, other) = (bench.port(1, 1, ONE).remove(0), bench.port(2, 1, ONE).remove(0));
-    let is_down = |is_down| Limits { is_down, ..Limits::default() };
-    bench.limit(&cut_off, &is_down(true));
+    let shut = |shut| Limits { shut, ..Limits::default() };
+    bench.limit(&cut_off, &shut(Some(reason)));
     cut_off.far().script = [(2, 60), (255, 60)].into();
     // By several ways into the queue: together, and one by one.
     other.far().script = [(1, 60), (1, 60), (255, 60), (1, 60_000)].into();
     bench.run(Duration::from_millis(1), |_| ());
     //= netif.h:carrier-down
     assert_eq!((cut_off.far().received, other.far().received), (0, 0));
-    assert_eq!(cut_off.dropped(DropReason::LinkDown), 2 + 4);
-    assert_eq!(other.dropped(DropReason::LinkDown), 0);
+    assert_eq!((cut_off.dropped(reason), other.dropped(reason)), (2 + 4, 0));
 
-    bench.limit(&cut_off, &is_down(false));
+    bench.limit(&cut_off, &shut(None));
     cut_off.far().script = [(2, 60)].into();
     other.far().script = [(1, 60)].into();
     bench.ready(&cut_off);

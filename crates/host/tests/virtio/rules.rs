@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ringway_calls::BackendRequest;
-use ringway_datapath::{PortRules, Vid, VlanRules};
+use ringway_datapath::{DropReason, PortRules, Vid, VlanRules};
 use ringway_host::{Phase, Scope, VirtioWanted};
 
 use crate::world::{Act, Machine, wanted};
@@ -52,6 +52,19 @@ fn rules_that_are_set_apply_at_once_and_are_known_to_the_next_process() {
     assert_eq!(shown(&mut next), expected);
     set(&mut next, "vlan", "").expect("none");
     assert_eq!(next.status().vlan, None);
+}
+
+#[test]
+fn a_disabled_vif_is_shut_in_both_directions_on_the_switch_and_on_a_bridge() {
+    let mut on_switch = machine();
+    on_switch.add(wanted("vm1", None), Phase::Start).expect("it can be");
+    on_switch.front_end(&[Act::Connect(7), Act::Start(0, true), Act::Apply]);
+    for mut machine in [on_switch, bridged()] {
+        for (mode, reason) in [("disabled", Some(DropReason::PortDisabled)), ("locked", None)] {
+            set(&mut machine, "locking-mode", mode).expect("it is a mode");
+            assert_eq!(machine.engines.shut.last(), Some(&reason), "{mode}");
+        }
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringway_calls::{BackendRequest, VifStatus};
 use ringway_datapath::{
-    Budget, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerProgress, Pending, PoolBudget,
-    PortQueue, QueueCounters, QueueTraits, Result, VlanRules, Woken,
+    Budget, DropReason, FrameBatch, FramePool, FrameQueue, OffloadCaps, PeerProgress, Pending,
+    PoolBudget, PortQueue, QueueCounters, QueueTraits, Result, VlanRules, Woken,
 };
 use ringway_engine::steps::{Command, Engines, NewPort, Taken};
 use ringway_engine::{Attached, Failure, QueueAddress, Roster};
@@ -92,6 +92,8 @@ pub(crate) struct Idle {
     pub(crate) policies: usize,
     /// Whether frames had to leave complete by limits that it was given, in order.
     pub(crate) plain: Vec<bool>,
+    /// Why no frame passed by those limits, if none did, in order.
+    pub(crate) shut: Vec<Option<DropReason>>,
     /// How it was disturbed, in order.
     pub(crate) disturbed: Vec<String>,
     /// Frames that announce stations, in order.
@@ -133,7 +135,10 @@ impl Engines for Idle {
         match command {
             Command::Attach { attached } => self.queues.push(*attached),
             Command::SetPolicy { .. } => self.policies += 1,
-            Command::Limit { limits, .. } => self.plain.push(limits.is_plain),
+            Command::Limit { limits, .. } => {
+                self.plain.push(limits.is_plain);
+                self.shut.push(limits.shut);
+            }
             Command::Announce { announcement, .. } => {
                 self.announcements += 1;
                 self.announced.extend(std::iter::from_fn(|| announcement.next_frame()));
@@ -350,6 +355,7 @@ impl Machine {
             failures,
             policies: 0,
             plain,
+            shut: Vec::new(),
             disturbed,
             announced,
             announcements: 0,

@@ -161,7 +161,7 @@ fn a_locked_guest_cannot_use_the_ip_address_of_another() {
     // A worker that is in a round reads new rules before the next one.
     host.wait("a frame to be dropped", SOON, |host| {
         attack(&mut guest, 1);
-        host.vif(&name)?.refused.get("port_disabled").copied()
+        host.vif(&name)?.queues.iter().find_map(|queue| queue.dropped.get("port_disabled").copied())
     });
     // An invalid value changes nothing.
     host.tool_text("xenstore-write", &[&mode, "looked"]);

@@ -53,7 +53,7 @@ const FAULTS: [(&str, &str, &str); 8] = [
 ];
 /// Reasons that lose no frame: a copy of one, a request, or what no bridge forwards.
 const HARMLESS: [&str; 4] = ["link_local", "mirror_lost", "multicast_full", "port_disabled"];
-/// The one of these that loses all that a guest sends, where this is the mode of its vif.
+/// The one of these that loses all that a guest sends and gets, where this is the mode of its vif.
 const DISABLED: (&str, &str) = ("port_disabled", "disabled");
 /// The end of reasons that are limits, which D30 reports.
 const LIMIT: &str = "_limit";
