@@ -44,6 +44,10 @@ pub(crate) struct Far {
     pub(crate) flows: u16,
     /// Lengths of the newest frames that left.
     pub(crate) lens: VecDeque<usize>,
+    /// Frames that come after it was last polled, and before it is armed.
+    pub(crate) late: VecDeque<(u8, usize)>,
+    /// Frames that it hands over at once at most, as a device that merges what it reads; 0 for all.
+    pub(crate) at_once: usize,
     /// The script begins again when it ends.
     pub(crate) is_endless: bool,
     /// Frames that may still leave.
@@ -139,8 +143,8 @@ impl PortQueue for TestQueue {
         let mut far = self.far()?;
         far.asked += 1;
         let mut bytes = 0;
-        for _ in 0..into.remaining_capacity().min(budget.frames) {
-            if bytes >= budget.bytes {
+        for taken in 0..into.remaining_capacity().min(budget.frames) {
+            if bytes >= budget.bytes || (taken > 0 && taken == far.at_once) {
                 break;
             }
             let next = far.script.front().copied();
@@ -228,7 +232,9 @@ impl PortQueue for TestQueue {
     }
 
     fn arm(&mut self) -> Result<Pending> {
-        let far = self.far()?;
+        let mut far = self.far()?;
+        let late = std::mem::take(&mut far.late);
+        far.script.extend(late);
         if self.traits.probe == Probe::SystemCall {
             // Like a TAP device: the descriptor reports every frame that arrives at an empty queue.
             return Ok(if self.may_have_more { Pending::Work } else { Pending::Nothing });

@@ -114,6 +114,25 @@ fn guests_on_a_bridge_wait_for_their_receiver_and_share_its_rate() {
 }
 
 #[test]
+fn senders_wait_for_a_device_that_has_more_however_few_frames_it_hands_over_at_once() {
+    let mut bench = Bench::new(MEMORY);
+    let [sender, sender_device] = bench.bridged(1, 1);
+    let [receiver, receiver_device] = bench.bridged(3, 1);
+    sender[0].far().script = [(3, 1514)].into();
+    sender[0].far().is_endless = true;
+    // Half of what it may take in, and of what the sender's device gets, in a round.
+    receiver_device[0].far().at_once = 8;
+    let mut kernel = Kernel::default();
+    for _ in 0..1000 {
+        kernel.forward(&mut bench, &[&sender_device], &[(1514, 3, &receiver_device[0])]);
+        bench.round();
+    }
+    assert_eq!(kernel.count(1514).1, 0, "dropped");
+    let received = receiver[0].far().received;
+    assert!(received > 5_000, "{received} of 8000: the sender waits no longer than it must");
+}
+
+#[test]
 fn a_slow_receiver_on_a_bridge_does_not_delay_frames_for_others() {
     let mut received = Vec::new();
     for has_room in [true, false] {

@@ -466,6 +466,48 @@ fn a_queue_whose_frames_arrive_between_two_polls_is_polled_again() {
 }
 
 #[test]
+fn a_queue_that_has_more_when_it_is_armed_keeps_its_engine_awake() {
+    let mut bench = Bench::new(MEMORY);
+    let sender = bench.port(1, 1, ONE).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    sender.far().late = [(2, 60)].into();
+    assert_eq!(bench.round(), Wait::Now, "a frame has come since the queue was polled");
+    bench.round();
+    assert_eq!(receiver.far().received, 1, "no event was needed");
+    assert_eq!(bench.round(), Wait::Event);
+}
+
+#[test]
+fn a_queue_that_has_more_when_it_rests_beside_a_busy_one_is_polled_again() {
+    let mut bench = Bench::new(MEMORY);
+    let busy = bench.port(1, 1, ONE).remove(0);
+    let resting = bench.port(2, 1, ONE).remove(0);
+    let receiver = bench.port(3, 1, ONE).remove(0);
+    busy.far().script = [(3, 60)].into();
+    busy.far().is_endless = true;
+    resting.far().late = [(1, 60)].into();
+    bench.run(Duration::from_millis(20), |_| ());
+    assert!(resting.far().late.is_empty(), "it was armed");
+    assert_eq!(busy.far().received, 1, "no event was needed");
+    assert!(receiver.far().received > 0);
+}
+
+#[test]
+fn a_device_that_has_more_than_it_hands_over_at_once_is_read_without_an_event() {
+    let mut bench = Bench::new(MEMORY);
+    let device = bench.port_with(1, 1, ONE, DEVICE).remove(0);
+    let receiver = bench.port(2, 1, ONE).remove(0);
+    device.far().at_once = 1;
+    device.far().script = [(2, 60); 5].into();
+    for _ in 0..5 {
+        assert_eq!(bench.round(), Wait::Now);
+    }
+    assert_eq!(receiver.far().received, 5);
+    bench.round();
+    assert_eq!(bench.round(), Wait::Event, "it was found empty");
+}
+
+#[test]
 fn a_polling_engine_polls_all_its_queues() {
     let mut bench = Bench::new(MEMORY);
     let idle = bench.port(1, 1, ONE).remove(0);
