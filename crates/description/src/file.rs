@@ -144,6 +144,18 @@ pub fn parse(file: &str, content: &str, usage: Usage) -> Result<Host, Descriptio
 }
 
 impl Usage {
+    /// These options, and those of another start that these leave open.
+    #[must_use]
+    pub fn or(self, other: Usage) -> Usage {
+        Usage {
+            workers: self.workers.or(other.workers),
+            policy: self.policy.or(other.policy),
+            max_queues: self.max_queues.or(other.max_queues),
+            isolate: self.isolate || other.isolate,
+            has_toolstack: self.has_toolstack || other.has_toolstack,
+        }
+    }
+
     fn override_in(&self, host: &mut Host) {
         host.workers.count = self.workers.or(host.workers.count);
         host.workers.policy = self.policy.unwrap_or(host.workers.policy);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use ringway_control::RunDir;
 use ringway_terminal::options::{Common, number};
 use ringway_terminal::output::print;
 use ringway_terminal::stop::Stop;
@@ -11,7 +12,8 @@ use ringway_worker::Policy;
 
 use crate::description::{self, Host, Origin, Usage};
 use crate::host::{
-    Accepted, Ending, HypervisorKind, Keep, Show, Supervisor, check_path, default_dir, xen,
+    Accepted, Ending, HypervisorKind, Keep, Show, Supervisor, check_path, default_dir,
+    read_description, xen,
 };
 use crate::kernel;
 use crate::socket_group;
@@ -48,7 +50,8 @@ pub(crate) struct Run {
     /// Description of the host in TOML: guests, switch, limits
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check the description in FILE as --config would read it: print all faults, start nothing
+    /// Check the description in FILE as --config would read it, for a host that runs with it also
+    /// by the options of that host: print all faults, start nothing
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     check: Option<PathBuf>,
     /// Run directory; the default is /run/ringway/default for root
@@ -138,8 +141,9 @@ fn run_dir(given: Option<&Path>, host: &Host) -> Result<PathBuf> {
     Ok(std::path::absolute(dir)?)
 }
 
-/// Checks a description as a start would.
+/// Checks a description as a start would, or the host that runs with it when it reads it again.
 fn check(file: &Path, usage: Usage, dir: Option<&Path>) -> Result<()> {
+    let usage = usage.or(usage_of_host(file, dir).unwrap_or_default());
     let (_, host) = description::read(file, usage)?;
     check_path(&run_dir(dir, &host)?)?;
     warn_of_obsolete(&host);
@@ -147,6 +151,14 @@ fn check(file: &Path, usage: Usage, dir: Option<&Path>) -> Result<()> {
         socket_group::find(group).with_context(|| file.display().to_string())?;
     }
     print(&format!("{}: no faults\n", file.display()))
+}
+
+/// The options of the host that runs with a description in a run directory, if one does. What a
+/// service manager has added to them is in no command line that checks.
+fn usage_of_host(file: &Path, dir: Option<&Path>) -> Option<Usage> {
+    let dir = dir.map_or_else(default_dir, Path::to_owned);
+    let origin = read_description(&RunDir::new(dir)).ok()?.origin?;
+    (origin.file == std::path::absolute(file).ok()?).then_some(origin.usage)
 }
 
 fn warn_of_obsolete(host: &Host) {

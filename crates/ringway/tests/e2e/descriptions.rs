@@ -5,6 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ringway_description::{Origin, Usage};
 use ringway_e2e::host::{Host, SOON, names_in, pair, ringway};
 use ringway_e2e::shared_turn;
 use rustix::process::Signal;
@@ -44,6 +45,31 @@ fn a_check_names_every_fault_and_starts_nothing() {
     assert!(sent.status.success() && text.matches("has no effect any more").count() == 2, "{text}");
     assert!(text.contains("line 2: `completion`") && text.contains("`--completion`"), "{text}");
     assert_eq!(names_in(place.path()), ["host.toml"]);
+}
+
+/// Reload checks by the options of a service, which an administrator may have added to.
+#[test]
+fn a_check_knows_the_options_of_the_host_that_runs_with_the_description() {
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path().to_str().expect("an ordinary path");
+    let [config, other] = ["host.toml", "other.toml"].map(|name| place.path().join(name));
+    // Only if tenants have their own processes, these must be of one.
+    let end = |name: &str, to: &str| {
+        format!("[[vhost]]\nname = '{name}'\nsocket = '/{name}'\nlink-local-to = '{to}'\n")
+    };
+    fs::write(&config, end("vm1", "vm2") + &end("vm2", "vm1")).expect("written");
+    assert!(check(&config, &["--dir", dir]).status.success(), "no host runs there");
+    let usage = Usage { isolate: true, ..Usage::default() };
+    let mut host = ringway_description::Host::empty(Usage::default()).expect("good");
+    for (file, code) in [(other, 0), (config.clone(), 1)] {
+        host.origin = Some(Origin { file, usage });
+        let kept = serde_json::to_vec(&host).expect("JSON");
+        fs::write(place.path().join("host.json"), kept).expect("written");
+        let output = check(&config, &["--dir", dir]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert_eq!(text.contains("is of another tenant"), code == 1, "{text}");
+    }
 }
 
 #[test]
