@@ -299,9 +299,8 @@ fn predict(args: &PredictArgs) -> Result<()> {
     let (queues, streams) = (usize::from(args.queues), usize::from(args.streams));
     let placed = if args.evenly { Placed::Evenly } else { Placed::Random };
     if let Some(file) = file {
-        let title = format!("What {streams} streams carry, by queues");
-        let figure = curve::draw(&title, &steps(args, &fit, placed)?).context("no queues")?;
-        file.write(|out| Ok(out.write_all(figure.as_bytes())?))?;
+        let data = args.known.data(&args.known.filter())?;
+        draw(file, (&data, &fit), (queues, streams), placed)?;
     }
     let found = fit.predict(queues, streams, placed);
     let round_trip = fit.round_trip(streams, found.throughput);
@@ -356,17 +355,23 @@ fn predict(args: &PredictArgs) -> Result<()> {
     print(&(text + &unexplained(&fit.unexplained())))
 }
 
-/// Powers of two up to the number of queues that is asked about, and that number.
-fn steps(args: &PredictArgs, fit: &Fit, placed: Placed) -> Result<Vec<Step>> {
-    let (most, streams) = (usize::from(args.queues), usize::from(args.streams));
-    let data = args.known.data(&args.known.filter())?;
+/// Draws what streams carry over powers of two up to a number of queues, and over that number.
+fn draw(
+    file: OutFile<'_>,
+    (data, fit): (&Data, &Fit),
+    (most, streams): (usize, usize),
+    placed: Placed,
+) -> Result<()> {
     let powers = std::iter::successors(Some(1), |queues| Some(queues * 2));
     let step = |queues| {
         let is_it = |point: &&Point| point.queues == queues && point.flows == streams;
         let measured = data.points.iter().find(is_it).map(|point| point.bps);
         Step { queues, measured, predicted: fit.predict(queues, streams, placed).throughput }
     };
-    Ok(powers.take_while(|queues| *queues < most).chain([most]).map(step).collect())
+    let steps = powers.take_while(|queues| *queues < most).chain([most]).map(step);
+    let title = format!("What {streams} streams carry, by queues");
+    let figure = curve::draw(&title, &steps.collect::<Vec<_>>()).context("no queues")?;
+    file.write(|out| Ok(out.write_all(figure.as_bytes())?))
 }
 
 /// A figure with its error, for scripts.

@@ -144,13 +144,14 @@ fn a_prediction_is_drawn_by_queues() {
     let records = dir.path().join("table.toml");
     let table = "[[point]]\nqueues = 1\nflows = 8\nthroughput = '3Gbit/s'\n";
     let figure = dir.path().join("figure.svg");
-    let draw = |table: &str| {
+    let draw_of = |verb: &str, number: [&str; 2], table: &str| {
         std::fs::write(&records, table).expect("it has room");
         let file = figure.to_str().expect("a plain name");
-        let words = ["predict", "--queues", "6", "--streams", "8", "--figure", file];
+        let words = [verb, number[0], number[1], "--streams", "8", "--figure", file];
         said(&words, &records);
         std::fs::read_to_string(&figure).expect("a figure")
     };
+    let draw = |table: &str| draw_of("predict", ["--queues", "6"], table);
     // With one queue more is a range, which has no mark.
     let svg = draw(table);
     assert!(svg.contains("not identified with 6 queues: ") && !svg.contains("NaN"), "{svg}");
@@ -160,6 +161,9 @@ fn a_prediction_is_drawn_by_queues() {
     // 1, 2, 4 and 6 queues.
     assert_eq!(svg.matches("<title>predicted ").count(), 4, "{svg}");
     assert_eq!(svg.matches("<title>measured, ").count(), 2, "{svg}");
+    // One queue suffices, and twice as many are drawn.
+    let svg = draw_of("plan", ["--target", "2Gbit/s"], &format!("{table}{two}"));
+    assert_eq!(svg.matches("<title>predicted ").count(), 2, "{svg}");
 }
 
 #[test]

@@ -1,20 +1,24 @@
 //! `ringway model plan`: what a target needs, of everything that can be chosen.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_lab::analysis::forecast::{self, show, signed_percent};
 use ringway_lab::metric::number;
 use ringway_lab::value::Cell;
 use ringway_model::estimate::Estimate;
+use ringway_model::fit::Fit;
 use ringway_model::line::Line;
 use ringway_model::plan::{self, Target};
+use ringway_model::predict::Placed;
 use ringway_terminal::options::number as count;
-use ringway_terminal::output::{print, print_json};
+use ringway_terminal::output::{OutFile, print, print_json};
 use ringway_units::{Rate, Size};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Known, unexplained};
+use super::{Known, draw, unexplained};
 
 /// The parameter that a plan selects, if the records vary it.
 const OFFLOADS: &str = "offloads";
@@ -35,6 +39,9 @@ pub(super) struct Plan {
     /// Interfaces like this one, for which memory is counted
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u16>(1..=65_535))]
     vifs: u16,
+    /// Also draw what so many streams carry over 1 to twice the planned queues, as SVG
+    #[arg(long, value_name = "FILE")]
+    figure: Option<PathBuf>,
 }
 
 /// A plan with one state of the offloads.
@@ -49,14 +56,26 @@ struct Variant {
     /// The wire, if it is known.
     #[serde(skip)]
     line: Option<Line>,
+    /// The machine, and the cells that it was fitted to.
+    #[serde(skip)]
+    fit: Fit,
+    #[serde(skip)]
+    filter: Cell,
 }
 
 pub(super) fn run(args: &Plan) -> Result<()> {
     if !(args.probability > 0.0 && args.probability < 100.0) {
         bail!("--probability {}: expected more than 0 and less than 100", args.probability);
     }
+    let file = args.figure.as_deref().map(OutFile::new).transpose()?;
     let variants = variants(args)?;
     let Some((best, others)) = variants.split_first() else { bail!("no records given") };
+    if let Some(file) = file {
+        let data = args.known.data(&best.filter)?;
+        let most = (2 * best.plan.planned).min(plan::QUEUES_MAX);
+        let of = (most, usize::from(args.streams));
+        draw(file, (&data, &best.fit), of, Placed::Random)?;
+    }
     let mtu = best.line.map(|line| plan::mtu_for(args.target.0, line));
     if args.known.json {
         return print_json(&json!({
@@ -86,7 +105,7 @@ fn variants(args: &Plan) -> Result<Vec<Variant>> {
             (fit, Some(name)) => fit.with_context(|| format!("with {OFFLOADS} {name}"))?,
         };
         let (plan, unexplained) = (plan::plan(&fit, &target), fit.unexplained());
-        Ok(Variant { offloads, plan, unexplained, line })
+        Ok(Variant { offloads, plan, unexplained, line, fit, filter })
     };
     let mut all = states(&args.known)?.into_iter().map(of).collect::<Result<Vec<_>>>()?;
     let queues = |it: &Variant| it.plan.queues.unwrap_or(usize::MAX);
