@@ -10,4 +10,6 @@
 pub mod check;
 pub mod explain;
 pub mod finding;
+#[cfg(test)]
+mod hosts;
 pub mod report;

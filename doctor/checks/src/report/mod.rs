@@ -211,6 +211,7 @@ fn number(count: usize, of: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::check::Ended;
+    use crate::hosts::{host, net_dev, sampled};
     use ringway_evidence::{Quote, Source};
 
     #[test]
@@ -298,20 +299,15 @@ mod tests {
 
     #[test]
     fn frames_that_ringway_drops_are_no_all_clear() {
-        let mut pieces = Vec::new();
-        for sample in [1, 2] {
+        let host = host(sampled(|sample| {
             let vifs = format!(
                 r#"[{{"name":"vm1","kind":"virtio","state":"Connected","max_queues":1,"queues":
                 [{{"index":0,"tx_packets":0,"tx_bytes":0,"rx_packets":0,"rx_bytes":0,
                 "dropped":{{"no_route":{}}}}}]}}]"#,
                 sample * 50
             );
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), "Inter-|\n face |bytes\n".to_owned()));
-            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
-        }
-        let host = Host::new(Source::Memory(pieces.into_iter().collect()));
+            [("proc/net/dev", net_dev("")), ("commands/ringway_vif_list_--json", vifs + "\n")]
+        }));
         let report = Report::of(&host, &["D38".to_owned()]);
         let said = "Nothing set wrong, but 50.0 frames a second die in ringway at vm1: no_route; ";
         assert!(report.verdict.starts_with(said), "{}", report.verdict);
@@ -322,10 +318,7 @@ mod tests {
 
     #[test]
     fn checks_that_could_not_run_are_no_all_clear() {
-        let report = |pieces: &[(&str, &str)]| {
-            let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
-            Report::of(&Host::new(Source::Memory(pieces.iter().map(own).collect())), &[])
-        };
+        let report = |pieces: &[(&str, &str)]| Report::of(&host(pieces.iter().copied()), &[]);
         // Little of a host: what is not said to be there is not known to be absent.
         let little = report(&[("proc/uptime", "9.0 1\n"), ("proc/loadavg", "0\n")]);
         assert_eq!((little.exit_code(), little.is_conclusive), (5, false), "{little:#?}");

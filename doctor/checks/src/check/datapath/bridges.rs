@@ -347,8 +347,7 @@ fn through_rules(facts: &Facts, nic: &str, rate: f64) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::{host, net_dev, sampled};
 
     /// Bytes that each interface received and sent, 1000 a packet, and more pieces.
     fn found(moved: &[(&str, u64, u64)], more: &[(&str, &str)]) -> Vec<Finding> {
@@ -361,20 +360,18 @@ mod tests {
         for (nic, ..) in moved.iter().filter(|one| one.0 != "br0") {
             pieces.push((format!("sys/class/net/{nic}/master.link"), "../br0\n".to_owned()));
         }
-        for sample in [1_u64, 2] {
-            let mut dev =
-                "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n".to_owned();
+        pieces.extend(sampled(|sample| {
+            let mut rows = String::new();
             for (nic, rx, tx) in moved {
                 let [rx, tx] = [rx, tx].map(|bytes| bytes * (sample - 1));
                 let (in_packets, out_packets) = (rx / 1000, tx / 1000);
-                dev += &format!(
+                rows += &format!(
                     "{nic}: {rx} {in_packets} 0 0 0 0 0 0 {tx} {out_packets} 0 0 0 0 0 0\n"
                 );
             }
-            pieces.push((format!("sample-{sample}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("sample-{sample}/proc/net/dev"), dev));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+            [("proc/net/dev", net_dev(&rows))]
+        }));
+        CHECK.run(&host(pieces))
     }
 
     const MUCH: u64 = 9_000_000;

@@ -293,8 +293,7 @@ fn part(facts: &Facts, rate: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::check;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     /// What is found where these drops were seen in ten seconds.
     fn found(netns: &str, drops: &[(&str, &str, u64)]) -> Vec<Finding> {
@@ -304,8 +303,7 @@ mod tests {
             ("drops", format!("drops: {} seconds=10.0 lost=0\n{lines}", drops.len())),
             ("netns", format!("{netns}\n")),
         ];
-        let own = |(path, text): (&str, String)| (path.to_owned(), text);
-        CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())))
+        CHECK.run(&host(pieces))
     }
 
     #[test]

@@ -270,8 +270,7 @@ fn tools_of(facts: &Facts, domain: &str) -> Option<Quote> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     /// What is found of a vif in this state, with further keys.
     fn found(state: &str, keys: &str) -> Vec<Finding> {
@@ -286,8 +285,7 @@ mod tests {
             ("sample-2/commands/ringway_vif_list_--json", vifs.as_str()),
             ("sample-2/proc/net/dev", "Inter-|\n face |bytes"),
         ];
-        let own = |(path, text): (&str, &str)| (path.to_owned(), format!("{text}\n"));
-        CHECK.outcome(&Host::new(Source::Memory(pieces.map(own).into()))).0
+        CHECK.outcome(&host(pieces.map(|(path, text)| (path, format!("{text}\n"))))).0
     }
 
     #[test]

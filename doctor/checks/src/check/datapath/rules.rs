@@ -267,16 +267,18 @@ fn through(span: &Span<Rules>, moved: &Span<NicCounters>, name: &str, chain: &Ch
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::{host, net_dev, sampled};
 
-    const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
+    /// `/proc/net/dev` where so many packets were received.
+    fn eth0(received: u64) -> String {
+        net_dev(&format!("  eth0: 0 {received} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"))
+    }
 
     /// The findings for a host with a thousand rules in a chain, which receives 20000 packets a
     /// second, of which a rule of INPUT sends some to that chain.
     fn found(jumped: u64) -> Vec<Finding> {
-        let mut pieces = Vec::new();
-        for (sample, received, jumped) in [(1, 0, 0), (2, 20_000, jumped)] {
+        CHECK.run(&host(sampled(|sample| {
+            let (received, jumped) = if sample == 1 { (0, 0) } else { (20_000, jumped) };
             let mut rules = format!(
                 "*filter\n:INPUT ACCEPT [5:300]\n:long - [0:0]\n[{jumped}:1] -A INPUT -i eth9 -j \
                  long\n"
@@ -284,32 +286,25 @@ mod tests {
             for rule in 0..1000 {
                 rules += &format!("[0:0] -A long -s 10.0.0.{rule}/32 -j DROP\n");
             }
-            let dev = format!("{DEV}  eth0: 0 {received} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), dev));
-            pieces.push((format!("{path}/commands/iptables-save_-c"), rules + "COMMIT\n"));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+            [("proc/net/dev", eth0(received)), ("commands/iptables-save_-c", rules + "COMMIT\n")]
+        })))
     }
 
     #[test]
     fn a_rule_that_limits_need_not_drop_many() {
         let found = |rule: &str| {
-            let mut pieces = Vec::new();
-            for (sample, drops) in [(1, 0), (2, 1)] {
+            CHECK.run(&host(sampled(|sample| {
+                let drops = sample - 1;
                 let rules = format!(
                     "*filter\n:INPUT ACCEPT [5:300]\n[{drops}:1] -A INPUT {rule} -j DROP\nCOMMIT\n"
                 );
-                let dev = format!("{DEV}  eth0: 0 900 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
-                let path = format!("sample-{sample}");
-                pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-                pieces.push((format!("{path}/proc/net/dev"), dev));
                 let nft = "table inet t {\n\tchain c {\n\t\taccept\n\t}\n}\n".to_owned();
-                pieces.push((format!("{path}/commands/nft_-a_list_ruleset"), nft));
-                pieces.push((format!("{path}/commands/iptables-legacy-save_-c"), rules));
-            }
-            CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+                [
+                    ("proc/net/dev", eth0(900)),
+                    ("commands/nft_-a_list_ruleset", nft),
+                    ("commands/iptables-legacy-save_-c", rules),
+                ]
+            })))
         };
         let held = found("-p tcp -m hashlimit --hashlimit-above 200/sec");
         assert!(held[0].summary.contains("limits packets, and drops 1.0"), "{held:#?}");
@@ -320,34 +315,24 @@ mod tests {
     /// The findings for a host that receives 900 packets a second, and drops of them as many as
     /// `ruleset` says, whose text is for the packets so far.
     fn of_nft(ruleset: fn(u64) -> String) -> Vec<Finding> {
-        let mut pieces = Vec::new();
-        for (sample, count) in [(1, 0), (2, 300)] {
-            let dev = format!("{DEV}  eth0: 0 {} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", count * 3);
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), dev));
-            pieces.push((format!("{path}/commands/nft_-a_list_ruleset"), ruleset(count)));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+        CHECK.run(&host(sampled(|sample| {
+            let count = 300 * (sample - 1);
+            [("proc/net/dev", eth0(count * 3)), ("commands/nft_-a_list_ruleset", ruleset(count))]
+        })))
     }
 
     #[test]
     fn a_rule_that_drops_most_of_little_is_found() {
         let drops = |received: u64| {
-            let mut pieces = Vec::new();
-            for sample in [1_u64, 2] {
+            let files = sampled(|sample| {
                 let (all, dropped) = (received * sample, 4 * sample);
-                let dev = format!("{DEV}  eth0: 0 {all} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
                 let nft = format!(
                     "table inet t {{\n\tchain c {{\n\t\ttype filter hook input priority 0; policy \
                      accept;\n\t\ttcp dport 9 counter packets {dropped} bytes 9 drop\n\t}}\n}}\n"
                 );
-                let path = format!("sample-{sample}");
-                pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-                pieces.push((format!("{path}/proc/net/dev"), dev));
-                pieces.push((format!("{path}/commands/nft_-a_list_ruleset"), nft));
-            }
-            CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+                [("proc/net/dev", eth0(all)), ("commands/nft_-a_list_ruleset", nft)]
+            });
+            CHECK.run(&host(files)).remove(0)
         };
         let most = drops(4);
         assert!(most.summary.starts_with("a rule drops 4 packets a second"), "{most:#?}");
@@ -374,7 +359,7 @@ mod tests {
     fn an_xdp_program_is_not_judged_and_has_an_owner() {
         let links = r#"[{"ifname":"eth0","xdp":{"mode":2,"prog":{"id":9,"name":"guard"}}}]"#;
         let links = format!("{links}\n");
-        let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+        let dev = eth0(0);
         let owners = r#"[{"id":9,"uid":0,"pinned":["/sys/fs/bpf/g"]}]"#;
         let attached = r#"[{"id":5,"prog_id":9,"pids":[{"pid":812,"comm":"xdpd"}]}]"#;
         let (owners, attached) = (format!("{owners}\n"), format!("{attached}\n"));
@@ -387,14 +372,13 @@ mod tests {
             ("sample-2/proc/net/dev", dev.as_str()),
             ("commands/ip_-d_-j_link_show", links.as_str()),
         ];
-        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
-        let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
+        let found = CHECK.run(&host(pieces));
         assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
         let owner = "guard (id 9) sees packets first; it is loaded by user 0, pinned as \
                      /sys/fs/bpf/g, attached by link 5, held by xdpd (process 812)";
         assert!(found[0].summary.ends_with(owner), "{found:#?}");
         let without = pieces.iter().filter(|(path, _)| !path.contains("bpftool")).copied();
-        let found = CHECK.run(&Host::new(Source::Memory(without.map(own).collect())));
+        let found = CHECK.run(&host(without));
         assert!(found[0].summary.ends_with("(id 9) sees packets first"), "{found:#?}");
     }
 
@@ -416,18 +400,17 @@ mod tests {
 
     #[test]
     fn rules_for_ipv6_are_judged_where_iptables_has_one_form() {
-        let mut pieces = Vec::new();
-        for (sample, drops) in [(1, 0), (2, 90)] {
-            let dev = format!("{DEV}  eth0: 0 {} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", drops * 10);
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), dev));
-            for (program, rule) in [("iptables", "-j ACCEPT"), ("ip6tables", "-p tcp -j DROP")] {
-                let rules = format!("*filter\n:INPUT ACCEPT [5:3]\n[{drops}:1] -A INPUT {rule}\n");
-                pieces.push((format!("{path}/commands/{program}-save_-c"), rules + "COMMIT\n"));
-            }
-        }
-        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+        let found = CHECK.run(&host(sampled(|sample| {
+            let drops = 90 * (sample - 1);
+            let rules = |rule| {
+                format!("*filter\n:INPUT ACCEPT [5:3]\n[{drops}:1] -A INPUT {rule}\nCOMMIT\n")
+            };
+            [
+                ("proc/net/dev", eth0(drops * 10)),
+                ("commands/iptables-save_-c", rules("-j ACCEPT")),
+                ("commands/ip6tables-save_-c", rules("-p tcp -j DROP")),
+            ]
+        })));
         assert_eq!((found.len(), found[0].severity), (1, Severity::Warning), "{found:#?}");
         assert_eq!(found[0].evidence[0].file, "ip6tables-save -c", "{found:#?}");
     }

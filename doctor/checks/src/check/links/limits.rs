@@ -342,28 +342,21 @@ fn switched(facts: &Facts) -> Result<Vec<Limit>, Gap> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
-
-    const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
+    use crate::hosts::{host, net_dev, sampled};
 
     /// The findings for a host whose eth0 sent this many bytes in a second, with tc's output at
     /// both samples.
     fn found(bytes: u64, tc: [(&str, &str); 2]) -> Vec<Finding> {
-        let dev = |bytes: u64| format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 {bytes} 1 0 0 0 0 0 0\n");
-        let mut pieces = vec![
-            ("sample-1/monotonic".to_owned(), "1.0\n".to_owned()),
-            ("sample-2/monotonic".to_owned(), "2.0\n".to_owned()),
-            ("sample-1/proc/net/dev".to_owned(), dev(0)),
-            ("sample-2/proc/net/dev".to_owned(), dev(bytes)),
-        ];
-        for (sample, (qdiscs, classes)) in (1..).zip(tc) {
-            let path = format!("sample-{sample}/commands");
-            pieces.push((format!("{path}/tc_-s_-j_qdisc_show"), format!("{qdiscs}\n")));
-            pieces.push((format!("{path}/tc_-s_class_show_dev_eth0"), classes.to_owned()));
-            pieces.push((format!("{path}/tc_-s_filter_show_dev_eth0"), String::new()));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+        CHECK.run(&host(sampled(|sample| {
+            let (bytes, (qdiscs, classes)) = if sample == 1 { (0, tc[0]) } else { (bytes, tc[1]) };
+            let dev = net_dev(&format!("  eth0: 0 0 0 0 0 0 0 0 {bytes} 1 0 0 0 0 0 0\n"));
+            [
+                ("proc/net/dev", dev),
+                ("commands/tc_-s_-j_qdisc_show", format!("{qdiscs}\n")),
+                ("commands/tc_-s_class_show_dev_eth0", classes.to_owned()),
+                ("commands/tc_-s_filter_show_dev_eth0", String::new()),
+            ]
+        })))
     }
 
     fn qdisc(kind: &str, options: &str, drops: u64) -> String {
@@ -446,14 +439,12 @@ mod tests {
     #[test]
     fn limits_that_could_not_be_read_are_no_free_way() {
         let found = |refused: &str| {
-            let mut pieces = vec![("refused".to_owned(), refused.to_owned())];
-            for sample in [1, 2] {
-                let path = format!("sample-{sample}");
-                pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-                pieces.push((format!("{path}/proc/net/dev"), DEV.to_owned()));
-                pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), "[]\n".to_owned()));
-            }
-            CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+            let mut files = sampled(|_| {
+                let none = ("commands/tc_-s_-j_qdisc_show", "[]\n".to_owned());
+                [("proc/net/dev", net_dev("")), none]
+            });
+            files.push(("refused".to_owned(), refused.to_owned()));
+            CHECK.run(&host(files)).remove(0)
         };
         let path =
             "commands/ovs-vsctl_--columns_name_ingress_policing_rate_list_interface".to_owned();
@@ -482,8 +473,7 @@ mod tests {
     /// The findings for a guest of ringway which sends a thousand frames a second, receives so
     /// many bytes and has a rate of 1 Mbit/s for these; as many frames are dropped for a reason.
     fn of_ringway(bytes: u64, reason: &str, drops: u64) -> Vec<Finding> {
-        let mut pieces = Vec::new();
-        for sample in [1_u64, 2] {
+        CHECK.run(&host(sampled(|sample| {
             let (bytes, drops, frames) = (bytes * sample, drops * sample, 1000 * sample);
             let vifs = format!(
                 r#"[{{"name":"vm1","kind":"virtio","max_queues":1,"limits":{{"weight":1,"rate":null,
@@ -491,13 +481,12 @@ mod tests {
                 "queues":[{{"index":0,"tx_packets":{frames},"tx_bytes":0,"rx_packets":9,
                 "rx_bytes":{bytes},"dropped":{{"{reason}":{drops}}}}}]}}]"#
             );
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), DEV.to_owned()));
-            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
-            pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), "[]\n".to_owned()));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+            [
+                ("proc/net/dev", net_dev("")),
+                ("commands/ringway_vif_list_--json", vifs + "\n"),
+                ("commands/tc_-s_-j_qdisc_show", "[]\n".to_owned()),
+            ]
+        })))
     }
 
     #[test]
@@ -531,22 +520,22 @@ mod tests {
     fn a_rate_that_both_xenstore_and_ringway_name_is_one_limit() {
         let store = "commands/xenstore-ls_-f_.local.domain.0.backend.vif".to_owned();
         let rate = "/local/domain/0/backend/vif/1/0/rate = \"6250,50000\"\n".to_owned();
-        let mut pieces = vec![(store, rate)];
-        for sample in [1_u64, 2] {
+        let mut files = sampled(|sample| {
             let bytes = 125_000 * sample;
             let vifs = format!(
                 r#"[{{"name":"vif1.0","kind":"xen","max_queues":1,"limits":{{"weight":1,
                 "rate":{{"bytes":6250,"interval_us":50000}}}},"queues":[{{"index":0,
                 "tx_packets":9,"tx_bytes":{bytes},"rx_packets":9,"rx_bytes":0}}]}}]"#
             );
-            let dev = format!("{DEV}vif1.0: {bytes} 9 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), dev));
-            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
-            pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), "[]\n".to_owned()));
-        }
-        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+            let row = format!("vif1.0: {bytes} 9 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+            [
+                ("proc/net/dev", net_dev(&row)),
+                ("commands/ringway_vif_list_--json", vifs + "\n"),
+                ("commands/tc_-s_-j_qdisc_show", "[]\n".to_owned()),
+            ]
+        });
+        files.push((store, rate));
+        let found = CHECK.run(&host(files));
         assert_eq!(found.len(), 1, "{found:#?}");
         assert!(found[0].summary.starts_with("traffic from vif1.0 reaches"), "{found:#?}");
         assert!(found[0].evidence[0].text.starts_with("vif1.0: rate 6250 bytes"), "{found:#?}");

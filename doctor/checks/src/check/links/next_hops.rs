@@ -198,8 +198,7 @@ fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Fin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     #[test]
     fn a_table_without_room_is_found() {
@@ -216,8 +215,7 @@ mod tests {
                 ("sample-1/commands/ip_-s_-j_neigh_show", "[]\n".to_owned()),
                 ("sample-2/commands/ip_-s_-j_neigh_show", "[]\n".to_owned()),
             ];
-            let own = |(path, text): (&str, String)| (path.to_owned(), text);
-            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+            CHECK.run(&host(pieces)).remove(0)
         };
         let full = found("00000400", "00000009");
         assert_eq!(full.severity, Severity::Problem, "{full:#?}");

@@ -241,27 +241,23 @@ fn longer(facts: &Facts, nic: &str) -> Option<(Change, ringway_evidence::Quote)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::{host, net_dev, sampled};
 
-    const DEV: &str = "Inter-|   Receive   |  Transmit\n face |bytes    packets|bytes packets\n";
+    /// `/proc/net/dev` where so many packets were sent.
+    fn eth0(sent: u64) -> String {
+        net_dev(&format!("  eth0: 0 0 0 0 0 0 0 0 0 {sent} 0 0 0 0 0 0\n"))
+    }
 
     /// The findings for an interface whose discipline dropped this many of a thousand packets in a
     /// second. `kind` is the rest of what `tc` prints of it, and `above` what it prints before it.
     fn found_below(above: &str, kind: &str, drops: u64) -> Vec<Finding> {
-        let mut pieces = Vec::new();
-        for sample in [1, 2] {
+        CHECK.run(&host(sampled(|sample| {
             let (packets, drops) = if sample == 1 { (0, 0) } else { (1000 - drops, drops) };
             let qdisc = format!(
                 r#"[{above}{{"kind":"{kind}","dev":"eth0","packets":{packets},"drops":{drops}}}]"#
             );
-            let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 {packets} 0 0 0 0 0 0\n");
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), dev));
-            pieces.push((format!("{path}/commands/tc_-s_-j_qdisc_show"), qdisc + "\n"));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+            [("proc/net/dev", eth0(packets)), ("commands/tc_-s_-j_qdisc_show", qdisc + "\n")]
+        })))
     }
 
     fn found(kind: &str, drops: u64) -> Vec<Finding> {
@@ -271,13 +267,9 @@ mod tests {
     #[test]
     fn disciplines_that_were_not_read_have_no_check_mark() {
         let judged = |refused: &str| {
-            let mut pieces = vec![("refused".to_owned(), refused.to_owned())];
-            for sample in [1, 2] {
-                let dev = format!("{DEV}  eth0: 0 0 0 0 0 0 0 0 0 9 0 0 0 0 0 0\n");
-                pieces.push((format!("sample-{sample}/monotonic"), format!("{sample}.0\n")));
-                pieces.push((format!("sample-{sample}/proc/net/dev"), dev));
-            }
-            CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+            let mut files = sampled(|_| [("proc/net/dev", eth0(9))]);
+            files.push(("refused".to_owned(), refused.to_owned()));
+            CHECK.run(&host(files)).remove(0)
         };
         let refused = judged("commands/tc_-s_-j_qdisc_show\ttc is not installed\n");
         assert_eq!(refused.severity, Severity::Unknown, "{refused:#?}");
@@ -300,8 +292,7 @@ mod tests {
     /// The findings for guests of ringway which got a thousand frames in a second and sent as many,
     /// on a host without interfaces: the reason and number of what was dropped at each.
     fn at_vifs(drops: &[(&str, &str, u64)]) -> Vec<Finding> {
-        let mut pieces = Vec::new();
-        for sample in [1_u64, 2] {
+        CHECK.run(&host(sampled(|sample| {
             let frames = sample * 1000;
             let vif = |(name, reason, drops): &(&str, &str, u64)| {
                 format!(
@@ -312,13 +303,9 @@ mod tests {
                 )
             };
             let vifs: Vec<String> = drops.iter().map(vif).collect();
-            let path = format!("sample-{sample}");
-            pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), DEV.to_owned()));
             let list = format!("[{}]\n", vifs.join(","));
-            pieces.push((format!("{path}/commands/ringway_vif_list_--json"), list));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())))
+            [("proc/net/dev", net_dev("")), ("commands/ringway_vif_list_--json", list)]
+        })))
     }
 
     #[test]

@@ -150,8 +150,7 @@ fn of_route(route: &Route) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     /// What is found where these routes exist, of which some drop.
     fn found(routes: &str, blackholes: &str) -> Vec<Finding> {
@@ -160,8 +159,7 @@ mod tests {
             ("commands/ip_-j_addr_show", "[]"),
             ("commands/ip_-j_route_show_table_all_type_blackhole", blackholes),
         ];
-        let own = |(path, text): (&str, &str)| (path.to_owned(), format!("{text}\n"));
-        CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())))
+        CHECK.run(&host(pieces.map(|(path, text)| (path, format!("{text}\n")))))
     }
 
     #[test]

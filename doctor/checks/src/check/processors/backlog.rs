@@ -205,8 +205,7 @@ fn cpus(rows: &[&Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     const SOFTNET: &str = "0007a508 000000af 0000005f 00000000 00000000 00000000 00000000 \
                            00000000 00000000 00000000 00000000 00000000 00000000\n";
@@ -215,9 +214,7 @@ mod tests {
     fn a_few_drops_since_the_boot_are_no_rate() {
         let severity = |uptime: &str| {
             let pieces = [("proc/uptime", uptime), ("proc/net/softnet_stat", SOFTNET)];
-            let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
-            let host = Host::new(Source::Memory(pieces.map(own).into()));
-            CHECK.run(&host).iter().map(|found| found.severity).max()
+            CHECK.run(&host(pieces)).iter().map(|found| found.severity).max()
         };
         assert_eq!(severity("10.0 1\n"), Some(Severity::Warning));
         assert_eq!(severity("864000.0 1\n"), Some(Severity::Ok));
@@ -235,8 +232,7 @@ mod tests {
                 ("sample-1/proc/net/softnet_stat", row(0, 0)),
                 ("sample-2/proc/net/softnet_stat", row(frames, 5)),
             ];
-            let own = |(path, text): (&str, String)| (path.to_owned(), text);
-            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+            CHECK.run(&host(pieces)).remove(0)
         };
         let rare = found(1_000_000);
         assert_eq!(rare.severity, Severity::Note, "{rare:#?}");

@@ -231,25 +231,19 @@ fn packet_steering(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::{host, net_dev, sampled};
 
     #[test]
     fn frames_that_rps_hands_to_one_cpu_are_its_work() {
-        let mut pieces =
-            vec![("sys/class/net/veth0/queues/rx-0/rps_cpus".to_owned(), "2\n".to_owned())];
-        for sample in [1_u64, 2] {
+        let mut files = sampled(|sample| {
             let (ticks, packets) = (90 * sample, 9000 * sample);
             let stat = format!("cpu0 0 0 0 {ticks} 0 0 0\ncpu1 0 0 0 9 0 0 {ticks}\nintr 0\n");
-            let dev = format!(
-                "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n\
-                 veth0: 0 {packets} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
-            );
-            pieces.push((format!("sample-{sample}/monotonic"), format!("{sample}.0\n")));
-            pieces.push((format!("sample-{sample}/proc/stat"), stat));
-            pieces.push((format!("sample-{sample}/proc/net/dev"), dev));
-        }
-        let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+            let row = format!("veth0: 0 {packets} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+            [("proc/stat", stat), ("proc/net/dev", net_dev(&row))]
+        });
+        let rps = "sys/class/net/veth0/queues/rx-0/rps_cpus";
+        files.push((rps.to_owned(), "2\n".to_owned()));
+        let found = CHECK.run(&host(files));
         assert!(found[0].cause.starts_with("RPS of veth0"), "{found:#?}");
         let command = "echo 3 > /sys/class/net/veth0/queues/rx-0/rps_cpus";
         assert_eq!(found[0].advice[1].commands, [command], "{found:#?}");

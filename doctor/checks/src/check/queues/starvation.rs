@@ -156,26 +156,21 @@ fn advise(finding: Finding, losing: &[&(String, Moved)], most: &[(String, Moved)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::{host, net_dev, sampled};
 
     /// What is found where one guest gets 100,000 frames in a second, and another as many as given
     /// while so many are dropped.
     fn found(passed: u64, dropped: u64) -> Finding {
-        let mut pieces = Vec::new();
-        for sample in [0_u64, 1] {
+        let files = sampled(|sample| {
             let row = |nic: &str, packets: u64, dropped: u64| {
-                let (packets, dropped) = (packets * sample, dropped * sample);
+                let [packets, dropped] = [packets, dropped].map(|count| count * (sample - 1));
                 let bytes = packets * 1000;
                 format!("{nic}: 0 0 0 0 0 0 0 0 {bytes} {packets} 0 {dropped} 0 0 0 0\n")
             };
-            let head = "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n";
             let rows = row("vif1.0", 100_000, 0) + &row("vif2.0", passed, dropped);
-            let (path, time) = (format!("sample-{}", sample + 1), sample + 1);
-            pieces.push((format!("{path}/monotonic"), format!("{time}.0\n")));
-            pieces.push((format!("{path}/proc/net/dev"), format!("{head}{rows}")));
-        }
-        CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect()))).remove(0)
+            [("proc/net/dev", net_dev(&rows))]
+        });
+        CHECK.run(&host(files)).remove(0)
     }
 
     #[test]

@@ -348,8 +348,7 @@ fn count(number: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::{host, sampled};
 
     fn of(sizes: &[f64]) -> Flows {
         Flows::of(sizes).expect("some")
@@ -358,8 +357,7 @@ mod tests {
     #[test]
     fn queues_of_a_vif_of_ringway_are_judged() {
         let severity = |second: u64| {
-            let mut pieces = Vec::new();
-            for sample in [1_u64, 2] {
+            let found = CHECK.run(&host(sampled(|sample| {
                 let queue = |(index, bytes): (u32, u64)| {
                     format!(
                         r#"{{"index":{index},"tx_packets":1,"tx_bytes":{},"rx_packets":1,
@@ -371,11 +369,8 @@ mod tests {
                 let vifs = format!(
                     r#"[{{"name":"vm1","kind":"virtio","max_queues":2,"queues":[{queues}]}}]"#
                 );
-                let path = format!("sample-{sample}");
-                pieces.push((format!("{path}/monotonic"), format!("{sample}.0\n")));
-                pieces.push((format!("{path}/commands/ringway_vif_list_--json"), vifs + "\n"));
-            }
-            let found = CHECK.run(&Host::new(Source::Memory(pieces.into_iter().collect())));
+                [("commands/ringway_vif_list_--json", vifs + "\n")]
+            })));
             assert_eq!(found.len(), 1, "{found:#?}");
             (found[0].severity, found[0].summary.clone())
         };

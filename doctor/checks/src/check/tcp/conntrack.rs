@@ -279,8 +279,7 @@ impl Lost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     /// What is found where 50 entries could not be inserted in a second and as many packets as
     /// given were dropped, while a NAT used these ports.
@@ -301,8 +300,7 @@ mod tests {
             ("sample-1/proc/net/stat/nf_conntrack", stat(0, 0)),
             ("sample-2/proc/net/stat/nf_conntrack", stat(failed, dropped)),
         ];
-        let own = |(path, text): (&str, String)| (path.to_owned(), text);
-        let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
+        let found = CHECK.run(&host(pieces));
         found.into_iter().next().expect("entries were lost")
     }
 

@@ -167,8 +167,7 @@ fn full(facts: &Facts, span: &Span<Listeners>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     #[test]
     fn a_capture_that_is_not_read_has_an_owner() {
@@ -187,8 +186,7 @@ mod tests {
                 ("sample-2/netlink/listeners", "listeners: 0\n".to_owned()),
                 ("owners", "owners: 1 refused=0 late=0\n9 7 tcpdump\n".to_owned()),
             ];
-            let own = |(path, text): (&str, String)| (path.to_owned(), text);
-            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+            CHECK.run(&host(pieces)).remove(0)
         };
         let full = found(213_120, 213_120);
         assert!(full.summary.starts_with("tcpdump (process 7) does not read"), "{full:#?}");
@@ -208,8 +206,7 @@ mod tests {
             listeners,
             ("refused", "proc/net/packet\tPermission denied (os error 13)\n"),
         ];
-        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
-        let found = CHECK.run(&Host::new(Source::Memory(pieces.map(own).into())));
+        let found = CHECK.run(&host(pieces));
         assert_eq!((found.len(), found[0].severity), (1, Severity::Unknown), "{found:#?}");
     }
 }

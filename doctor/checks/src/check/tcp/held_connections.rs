@@ -258,8 +258,7 @@ fn marked(work: &Work<'_>) -> Option<Said> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     #[test]
     fn a_reader_without_a_cpu_is_no_alarm() {
@@ -278,8 +277,7 @@ mod tests {
                 ("sample-1/proc/stat", "cpu0 0 0 0 0\nintr 0\n".to_owned()),
                 ("sample-2/proc/stat", format!("cpu0 500 0 0 {idle}\nintr 0\n")),
             ];
-            let own = |(path, text): (&str, String)| (path.to_owned(), text);
-            CHECK.run(&Host::new(Source::Memory(pieces.map(own).into()))).remove(0)
+            CHECK.run(&host(pieces)).remove(0)
         };
         assert_eq!(found(500).severity, Severity::Warning, "{:#?}", found(500));
         let starved = found(0);

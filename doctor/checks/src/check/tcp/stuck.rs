@@ -159,8 +159,7 @@ fn waited(socket: &Socket) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     /// What is said of a connection with these bytes and segments, of which 10 are on their way.
     fn said(bytes_acked: u64, segments: u64) -> Finding {
@@ -183,9 +182,7 @@ mod tests {
             ("sample-1/netlink/connections", row(3, 3)),
             ("sample-2/netlink/connections", row(5, 5)),
         ];
-        let own = |(path, text): (&str, String)| (path.to_owned(), text);
-        let host = Host::new(Source::Memory(pieces.map(own).into()));
-        CHECK.run(&host).into_iter().next().expect("it is stuck")
+        CHECK.run(&host(pieces)).into_iter().next().expect("it is stuck")
     }
 
     #[test]

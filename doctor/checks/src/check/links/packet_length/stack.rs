@@ -150,8 +150,7 @@ fn over_unknown(facts: &Facts, nic: &str, lower: &str, need: u64) -> Option<Find
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_evidence::Source;
-    use ringway_evidence::fact::Host;
+    use crate::hosts::host;
 
     #[test]
     fn a_tunnel_that_routes_lead_is_judged_by_the_widest_way() {
@@ -165,8 +164,7 @@ mod tests {
                 ("sys/class/net/eth0/mtu", card),
                 ("sys/class/net/eth1/mtu", "1400\n"),
             ];
-            let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
-            let host = Host::new(Source::Memory(pieces.map(own).into()));
+            let host = host(pieces);
             let facts = host.fact().expect("sound");
             let found = routed(&facts, &tunnels(&facts)).expect("sound");
             found.into_iter().map(|one| one.summary).collect::<Vec<_>>()
@@ -190,8 +188,7 @@ mod tests {
             ("sys/class/net/genev_sys_6081/uevent", "DEVTYPE=geneve\n"),
             ("sys/class/net/eth0/mtu", "1500\n"),
         ];
-        let own = |(path, text): (&str, &str)| (path.to_owned(), text.to_owned());
-        let host = Host::new(Source::Memory(pieces.map(own).into()));
+        let host = host(pieces);
         let facts = host.fact().expect("sound");
         assert_eq!(tunnels(&facts), Vec::<String>::new());
     }
