@@ -61,6 +61,8 @@ pub struct More {
     pub rto: u64,
     /// Milliseconds since the last acknowledgement.
     pub last_ack_recv: u64,
+    /// Segments that arrived although one before them did not.
+    pub sacked: u64,
     /// Retransmitted segments in total.
     pub total_retrans: u64,
     /// The pacing rate in bytes per second, set by its program or by congestion control.
@@ -216,6 +218,7 @@ fn more_of(number: impl Fn(&str) -> u64, is_scaled: Option<bool>) -> More {
         retransmits: number("retransmits"),
         rto: number("rto"),
         last_ack_recv: number("last_ack_recv"),
+        sacked: number("sacked"),
         total_retrans: number("total_retrans"),
         pacing_rate: number("pacing_rate"),
         max_pacing_rate: number("max_pacing_rate"),

@@ -75,21 +75,11 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
     let has_passed = socket.more.bytes_received > 0 || socket.more.bytes_acked > 1;
     let has_carried = carried_full_segments(socket);
     if !has_passed || socket.mss < LONG || has_carried || waits_in_short_ones(socket) {
-        let before = match has_carried {
-            true => "Segments as long as these have been acknowledged, so the path carried them. ",
-            false => "",
-        };
-        return finding
-            .cause(format!(
-                "{before}The other end is gone, or something on the path drops the packets: a \
-                 firewall or NAT that dropped its entry, a route that changed, a neighbour that \
-                 does not reply."
-            ))
-            .advise(Advice::by_hand(
-                "Check whether the other end can be reached at all, and whether it still has the \
-                 connection.",
-                &probe,
-            ));
+        return finding.cause(other_cause(socket, has_carried)).advise(Advice::by_hand(
+            "Check whether the other end can be reached at all, and whether it still has the \
+             connection.",
+            &probe,
+        ));
     }
     let finding = finding
         .cause(format!(
@@ -104,6 +94,29 @@ fn of_one(facts: &Facts, socket: &Socket) -> Finding {
             &probe,
         ));
     probed(facts, finding)
+}
+
+/// Why a connection is stuck whose segments are not known to be too long for the path from the
+/// start.
+fn other_cause(socket: &Socket, has_carried: bool) -> String {
+    // The other end was there when it acknowledged what had overtaken these.
+    if has_carried && socket.more.sacked > 0 && socket.mss >= LONG {
+        return format!(
+            "Segments as long as these have been acknowledged before. Now one behind them arrived, \
+             and these do not: the path may have changed to one on which a hop drops packets of {} \
+             bytes, and its report does not come back. Otherwise the other end is gone.",
+            socket.mss
+        );
+    }
+    let before = match has_carried {
+        true => "Segments as long as these have been acknowledged, so the path carried them. ",
+        false => "",
+    };
+    format!(
+        "{before}The other end is gone, or something on the path drops the packets: a firewall or \
+         NAT that dropped its entry, a route that changed, perhaps to a smaller MTU, a neighbour \
+         that does not reply."
+    )
 }
 
 /// What helps until the path is fixed, unless it is set.
@@ -198,6 +211,20 @@ mod tests {
             assert!(hole.cause.contains("a hop drops packets of this length"), "{hole:#?}");
             assert_eq!(hole.advice[1].commands, ["sysctl -w net.ipv4.tcp_mtu_probing=1"]);
         }
+    }
+
+    #[test]
+    fn a_path_that_has_changed_may_carry_only_shorter_segments_than_before() {
+        let of_sacked = |sacked: u64| {
+            of(&format!(
+                "unacked=91 sacked={sacked} lost=90 send_queue=131072 bytes_acked=524326 \
+                 data_segs_out=462"
+            ))
+        };
+        let [gone, changed] = [0, 1].map(|sacked| of_sacked(sacked).cause);
+        assert!(changed.contains("the path may have changed"), "{changed}");
+        assert!(changed.contains("drops packets of 1448 bytes"), "{changed}");
+        assert!(gone.contains("the path carried them. The other end is gone"), "{gone}");
     }
 
     #[test]
