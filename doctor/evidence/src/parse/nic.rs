@@ -23,6 +23,8 @@ pub struct Moved {
     pub rx_errors: u64,
     /// Received frames that were dropped.
     pub rx_dropped: u64,
+    /// Received frames for groups; 0 for devices that do not count them.
+    pub rx_multicast: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
     /// Frames sent.
@@ -51,13 +53,14 @@ impl Counters for NicCounters {
             for value in &mut column {
                 *value = next_number(&mut words, text, line)?;
             }
-            let [rx_bytes, rx_packets, rx_errors, rx_dropped, ..] = column;
+            let [rx_bytes, rx_packets, rx_errors, rx_dropped, _, _, _, rx_multicast, ..] = column;
             let [.., tx_bytes, tx_packets, tx_errors, tx_dropped, _, _, _, _] = column;
             let moved = Moved {
                 rx_bytes,
                 rx_packets,
                 rx_errors,
                 rx_dropped,
+                rx_multicast,
                 tx_bytes,
                 tx_packets,
                 tx_errors,
@@ -78,6 +81,7 @@ impl Moved {
             rx_packets: self.rx_packets.saturating_sub(before.rx_packets),
             rx_errors: self.rx_errors.saturating_sub(before.rx_errors),
             rx_dropped: self.rx_dropped.saturating_sub(before.rx_dropped),
+            rx_multicast: self.rx_multicast.saturating_sub(before.rx_multicast),
             tx_bytes: self.tx_bytes.saturating_sub(before.tx_bytes),
             tx_packets: self.tx_packets.saturating_sub(before.tx_packets),
             tx_errors: self.tx_errors.saturating_sub(before.tx_errors),

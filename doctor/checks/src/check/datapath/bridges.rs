@@ -95,7 +95,8 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         }
         if let Some(through) = Through::of(span, &nic, &ports) {
             out.add(floods(facts, &nic, &through).filter(|_| !is_known));
-            out.add(dropped(facts, &nic, &through));
+            // One port has no other to send to.
+            out.add(dropped(facts, &nic, &through).filter(|_| ports.len() > 1));
         }
         out.add(through_rules(facts, &nic, rate));
     }
@@ -172,6 +173,8 @@ struct Through {
     delivered: u64,
     /// Packets a second of `forwarded`.
     rate: f64,
+    /// Those of them that are for groups, as far as ports count them.
+    groups: f64,
     /// Ports that sent something out.
     ports: u64,
 }
@@ -183,12 +186,14 @@ impl Through {
         let of = |of: fn(&Moved) -> u64| sum(&all.iter().map(of).collect::<Vec<_>>());
         let (came, left) = (of(|one| one.rx_bytes), of(|one| one.tx_bytes));
         let packets = of(|one| one.rx_packets).saturating_sub(own.rx_packets);
+        let groups = of(|one| one.rx_multicast).saturating_sub(own.rx_multicast).min(packets);
         Some(Through {
             came: came.saturating_add(own.tx_bytes),
             left: left.saturating_add(own.rx_bytes),
             forwarded: came.saturating_sub(own.rx_bytes),
             delivered: left.saturating_sub(own.tx_bytes),
             rate: float(packets) / span.seconds,
+            groups: float(groups) / span.seconds,
             ports: u64::try_from(all.iter().filter(|one| one.tx_bytes > 0).count()).unwrap_or(0),
         })
     }
@@ -238,9 +243,11 @@ fn floods(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
 
 /// The rules drop what ports send to each other.
 fn dropped(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
-    let Through { forwarded, delivered, rate, .. } = *through;
-    let lost = share(forwarded.saturating_sub(delivered), forwarded);
-    if rate < FORWARDED_MIN || lost < LOST {
+    let Through { forwarded, delivered, rate, groups, .. } = *through;
+    let lost = share(forwarded.saturating_sub(delivered), forwarded) * rate;
+    // What is for groups that no port has asked for rightly goes nowhere.
+    let (to_one, rate) = (rate - groups, lost - groups);
+    if to_one < FORWARDED_MIN || rate < LOST * to_one {
         return None;
     }
     let switches = switched_on(facts, nic);
@@ -253,7 +260,6 @@ fn dropped(facts: &Facts, nic: &str, through: &Through) -> Option<Finding> {
         let (name, chain) = span.after.chains.iter().find(|(name, chain)| is_it(name, chain))?;
         Some((span, name, chain))
     });
-    let rate = rate * lost;
     let Some((span, name, chain)) = found else {
         let gap = facts.rules.get().err().filter(|gap| !gap.is_not_there())?;
         let summary = format!(
@@ -351,6 +357,11 @@ mod tests {
 
     /// Bytes that each interface received and sent, 1000 a packet, and more pieces.
     fn found(moved: &[(&str, u64, u64)], more: &[(&str, &str)]) -> Vec<Finding> {
+        of_groups(moved, 0, more)
+    }
+
+    /// Likewise, where this percentage of what ports received is for groups.
+    fn of_groups(moved: &[(&str, u64, u64)], percent: u64, more: &[(&str, &str)]) -> Vec<Finding> {
         let mut pieces: Vec<(String, String)> = vec![
             ("sys/class/net/br0/bridge/ageing_time".to_owned(), "30000\n".to_owned()),
             ("sys/class/net/br0/bridge/multicast_snooping".to_owned(), "1\n".to_owned()),
@@ -365,8 +376,9 @@ mod tests {
             for (nic, rx, tx) in moved {
                 let [rx, tx] = [rx, tx].map(|bytes| bytes * (sample - 1));
                 let (in_packets, out_packets) = (rx / 1000, tx / 1000);
+                let groups = in_packets * percent / 100;
                 rows += &format!(
-                    "{nic}: {rx} {in_packets} 0 0 0 0 0 0 {tx} {out_packets} 0 0 0 0 0 0\n"
+                    "{nic}: {rx} {in_packets} 0 0 0 0 0 {groups} {tx} {out_packets} 0 0 0 0 0 0\n"
                 );
             }
             [("proc/net/dev", net_dev(&rows))]
@@ -417,6 +429,22 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_nowhere_without_rules_is_not_their_doing() {
+        let rules = [1, 2].map(|sample| rules(":FORWARD DROP [0:0]\n", sample));
+        let mut more = vec![("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n")];
+        more.extend(rules.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+        let severity = |moved: &[(&str, u64, u64)], groups: u64| {
+            of_groups(moved, groups, &more).remove(0).severity
+        };
+        // For the only port, or for groups of which no port has a member.
+        let alone = [("br0", 100, 0), ("a", MUCH, 100)];
+        assert_eq!(severity(&alone, 0), Severity::Ok);
+        let unwanted = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, 100)];
+        assert_eq!(severity(&unwanted, 100), Severity::Ok);
+        assert_eq!(severity(&unwanted, 50), Severity::Note);
+    }
+
+    #[test]
     fn what_drops_is_in_the_rules_that_see_the_frames() {
         let lost = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, 100)];
         let found = |table: &str, rules: &str, switch: Option<&str>| {
@@ -455,7 +483,8 @@ mod tests {
     fn frames_that_get_lost_beside_rules_that_were_not_read_have_no_check_mark() {
         let refused = "commands/nft_-a_list_ruleset\tOperation not permitted\n\
                        commands/iptables-save_-c\tPermission denied\n";
-        let lost = found(&[("br0", 100, 0), ("a", MUCH, 100)], &[("refused", refused)]);
+        let lost = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, 100)];
+        let lost = found(&lost, &[("refused", refused)]);
         assert_eq!(lost[0].severity, Severity::Unknown, "{lost:#?}");
         let passed = [("br0", 100, 0), ("a", MUCH, 100), ("b", 0, MUCH)];
         assert_eq!(found(&passed, &[("refused", refused)])[0].severity, Severity::Ok);
