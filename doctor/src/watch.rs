@@ -4,16 +4,11 @@
 //! can cover more time than two samples. Names of interfaces come from guests' toolstacks, so
 //! labels are escaped and the number of series is limited to [`SERIES_MAX`].
 
-mod paused;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use self::paused::Paused;
 use crate::check::{BYTES_PER_SECOND_MIN, CATALOGUE};
-use crate::fact::{
-    Host, Interfaces, Machines, QueueCounters, Span, Tried, XenDomains, float, share,
-};
+use crate::fact::{Host, Interfaces, PausedGuests, QueueCounters, Span, Tried, float, share};
 use crate::finding::Severity;
 use crate::parse::cpu::CpuTimes;
 use crate::parse::ethtool::queue_counter;
@@ -41,8 +36,7 @@ facts! {
         nics: Interfaces,
         queues: QueueCounters,
         vifs: Tried<Span<Vifs>>,
-        domains: Tried<XenDomains>,
-        machines: Tried<Machines>,
+        paused: PausedGuests,
         moved: Tried<Span<NicCounters>>,
         softnet: Tried<Span<Softnet>>,
         times: Tried<Span<CpuTimes>>,
@@ -174,7 +168,7 @@ impl Page {
     fn shown(&mut self, shown: &Shown) {
         self.queues(shown);
         if let Some(span) = shown.vifs.ok() {
-            self.ringway_vifs(span, &Paused::new(shown.domains.ok(), shown.machines.ok()));
+            self.ringway_vifs(span, &shown.paused);
         }
         if let Some(span) = shown.moved.ok() {
             self.nics(&span.after);
@@ -222,7 +216,7 @@ impl Page {
     /// Ringway's vifs, and the counters of each of their queues by the direction of the guest, as
     /// all of ringway has them. Their families are their own: an interface on a bridge may have the
     /// name of its vif, and the opposite directions.
-    fn ringway_vifs(&mut self, span: &Span<Vifs>, paused: &Paused<'_>) {
+    fn ringway_vifs(&mut self, span: &Span<Vifs>, paused: &PausedGuests) {
         if !span.after.all.is_empty() {
             let is_refused = span.after.all.iter().any(|vif| vif.refusal().is_some());
             self.add(REFUSED, &[], f64::from(u8::from(is_refused)));
@@ -416,6 +410,20 @@ pub fn names() -> [&'static str; 25] {
 mod tests {
     use super::*;
     use crate::evidence::{Source, command_path};
+
+    #[test]
+    fn a_guest_that_is_paused_is_no_alarm() {
+        let rules = include_str!("../../packaging/doctor/alerts.yml");
+        let rule = |name: &str| {
+            let (_, rule) = rules.split_once(&format!("alert: {name}\n")).expect("its rule");
+            rule.split_once("for:").map_or(rule, |(rule, _)| rule)
+        };
+        let waits = format!("vif_wait_seconds{{reason!=\"{PAUSED}\"}}");
+        assert!(rule("RingwayDoctorVifWaits").contains(&waits));
+        let pauses = format!("ringway_doctor_vif_wait_seconds{{reason=\"{PAUSED}\"}} > 0");
+        let drops = format!("unless on (instance, interface) {pauses}");
+        assert!(rule("RingwayDoctorVifDrops").contains(&drops));
+    }
 
     #[test]
     fn queues_that_the_kernel_reports_are_series() {

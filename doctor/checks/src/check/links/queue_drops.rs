@@ -5,7 +5,9 @@ mod ringway;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
-use ringway_evidence::fact::{Basis, Interfaces, QueueLengths, Span, Tried, float, share};
+use ringway_evidence::fact::{
+    Basis, Interfaces, PausedGuests, QueueLengths, Span, Tried, float, share,
+};
 use ringway_evidence::facts;
 use ringway_evidence::parse::nic::NicCounters;
 use ringway_evidence::parse::qdisc::{Qdisc, Qdiscs};
@@ -29,6 +31,7 @@ facts! {
         nics: Interfaces,
         lengths: QueueLengths,
         vifs: Tried<Span<Vifs>>,
+        paused: PausedGuests,
     }
 }
 
@@ -75,10 +78,13 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         let Some(before) = span.past(span.before.nics.get(nic)) else { continue };
         let moved = after.since(&before);
         if is_much(moved.tx_dropped, moved.tx_packets, span.seconds) {
-            out.add([device(facts, nic, moved.tx_dropped, moved.tx_packets, after.line)]);
+            out.add([match facts.paused.has_interface(nic) {
+                true => to_paused(nic, moved.tx_dropped, span.seconds),
+                false => device(facts, nic, moved.tx_dropped, moved.tx_packets, after.line),
+            }]);
         }
     }
-    out.add(vifs.into_iter().flat_map(ringway::inspect));
+    out.add(vifs.into_iter().flat_map(|vifs| ringway::inspect(vifs, &facts.paused)));
     let which = if qdiscs.is_some() { "queues of interfaces" } else { "the devices' own queues" };
     out.well(format!("{which} drop almost nothing"), None);
     Ok(())
@@ -86,6 +92,14 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
 
 fn is_much(drops: u64, sent: u64, seconds: f64) -> bool {
     float(drops) / seconds >= DROPS_MIN && share(drops, drops.saturating_add(sent)) >= DROPS_PART
+}
+
+/// What is for a guest that is paused: no fault, and no loss that anyone may miss.
+fn to_paused(name: &str, drops: u64, seconds: f64) -> Finding {
+    let rate = float(drops) / seconds;
+    let summary = format!("{name} drops {rate:.0} packets a second: its guest is paused");
+    Finding::new(Severity::Note, name, summary)
+        .cause("Its queue is full, and its guest takes nothing until it is resumed.")
 }
 
 fn percent(drops: u64, sent: u64) -> String {
@@ -292,7 +306,11 @@ mod tests {
     /// The findings for guests of ringway which got a thousand frames in a second and sent as many,
     /// on a host without interfaces: the reason and number of what was dropped at each.
     fn at_vifs(drops: &[(&str, &str, u64)]) -> Vec<Finding> {
-        CHECK.run(&host(sampled(|sample| {
+        CHECK.run(&host(vifs(drops)))
+    }
+
+    fn vifs(drops: &[(&str, &str, u64)]) -> Vec<(String, String)> {
+        sampled(|sample| {
             let frames = sample * 1000;
             let vif = |(name, reason, drops): &(&str, &str, u64)| {
                 format!(
@@ -305,7 +323,33 @@ mod tests {
             let vifs: Vec<String> = drops.iter().map(vif).collect();
             let list = format!("[{}]\n", vifs.join(","));
             [("proc/net/dev", net_dev("")), ("commands/ringway_vif_list_--json", list)]
-        })))
+        })
+    }
+
+    #[test]
+    fn a_guest_that_is_paused_is_no_alarm() {
+        let domains = |state: &str| {
+            let list = format!("Name ID Mem VCPUs State Time(s)\nweb 7 9 4 {state} 3\n");
+            ("commands/xl_list".to_owned(), list)
+        };
+        let severity = |mut files: Vec<(String, String)>, state: &str| {
+            files.push(domains(state));
+            let found = CHECK.run(&host(files)).remove(0);
+            assert_eq!(found.loss, None, "{found:#?}");
+            found.severity
+        };
+        let own = || vifs(&[(r#"vif7.0","domid":7,"x":""#, "queue_full", 500)]);
+        let device = || {
+            sampled(|sample| {
+                let drops = 20 * (sample - 1);
+                let row = format!("vif7.0: 0 0 0 0 0 0 0 0 0 0 0 {drops} 0 0 0 0\n");
+                [("proc/net/dev", net_dev(&row))]
+            })
+        };
+        for files in [own(), device()] {
+            assert_eq!(severity(files.clone(), "--p---"), Severity::Note);
+            assert_eq!(severity(files, "-b----"), Severity::Warning);
+        }
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::is_much;
+use super::{is_much, to_paused};
 use crate::finding::{Advice, Finding, Severity, shell_word};
 use ringway_evidence::Quote;
-use ringway_evidence::fact::{Span, float, sum};
+use ringway_evidence::fact::{PausedGuests, Span, float, sum};
 use ringway_evidence::parse::ringway::{Queue, Vif, Vifs};
 
 /// Frames by the reason for which they were dropped.
@@ -61,12 +61,14 @@ const LIMIT: &str = "_limit";
 const QUOTED_MAX: usize = 4;
 
 /// Vifs that lose many frames, and a note of all others that lose any.
-pub(super) fn inspect(span: &Span<Vifs>) -> Vec<Finding> {
+pub(super) fn inspect(span: &Span<Vifs>, paused: &PausedGuests) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut others: Vec<(&Vif, Dropped<'_>)> = Vec::new();
     for vif in &span.after.all {
         let mut dropped = vif.dropped(&span.before);
         dropped.retain(|reason, _| is_loss(vif, reason));
+        let full = paused.has(vif).then(|| dropped.remove(FULL)).flatten();
+        found.extend(full.map(|frames| to_paused(&vif.name, frames, span.seconds)));
         for fault in FAULTS {
             let frames = dropped.get(fault.0).copied().unwrap_or(0);
             let of: fn(&Queue) -> u64 =
