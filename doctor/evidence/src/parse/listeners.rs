@@ -103,6 +103,8 @@ pub struct Datagrams {
 pub struct Datagram {
     /// Its port, or the protocol of a raw socket.
     pub port: u64,
+    /// Memory of what was not read yet.
+    pub waiting: u64,
     /// Datagrams that were dropped, because its buffer was full.
     pub drops: u64,
     /// Its line in the file.
@@ -127,8 +129,11 @@ impl Counters for Datagrams {
             };
             let (_, port) = local.rsplit_once(':').ok_or_else(refuse)?;
             let port = u64::from_str_radix(port, 16).map_err(|_| refuse())?;
+            let (_, waiting) =
+                words.get(4).and_then(|queues| queues.rsplit_once(':')).ok_or_else(refuse)?;
+            let waiting = u64::from_str_radix(waiting, 16).map_err(|_| refuse())?;
             let drops = number(text, line, drops)?;
-            sockets.insert(number(text, line, inode)?, Datagram { port, drops, line });
+            sockets.insert(number(text, line, inode)?, Datagram { port, waiting, drops, line });
         }
         Ok(Datagrams { sockets })
     }
@@ -212,10 +217,11 @@ mod tests {
         assert_eq!((some.refused, some.late), (3, 4));
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   \
                     uid  timeout inode ref pointer drops\n";
-        let row = "  9: 00000000:0009 00000000:0000 07 00000000:00000000 00:00000000 00000000     \
+        let row = "  9: 00000000:0009 00000000:0000 07 00000000:00000A00 00:00000000 00000000     \
                    0        0 77 2 0000000000000000 5\n";
         let udp = Datagrams::parse(&text(&format!("{head}{row}"))).expect("sound");
-        assert_eq!((udp.sockets[&77].port, udp.sockets[&77].drops), (9, 5));
+        let read = Datagram { port: 9, waiting: 2560, drops: 5, line: 2 };
+        assert_eq!(udp.sockets[&77], read);
         for torn in ["", "listeners: 1\n", "owners: 1\nx\n", "destinations: 1\na b c\n"] {
             assert!(Listeners::parse(&text(torn)).is_err(), "{torn:?}");
             assert!(Owners::parse(&text(torn)).is_err(), "{torn:?}");

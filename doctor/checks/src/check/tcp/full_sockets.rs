@@ -1,12 +1,14 @@
 //! D47: a program does not keep up: its connections wait, or its datagrams are dropped.
 
-use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
+use crate::check::{Check, FEW, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Confidence, Finding, Severity};
 use ringway_evidence::fact::{
     Basis, DatagramSockets, NetCounters, SocketOwners, Span, Tried, float,
 };
 use ringway_evidence::facts;
-use ringway_evidence::parse::listeners::{Listeners, PacketSocket, PacketSockets};
+use ringway_evidence::parse::listeners::{
+    Datagram, Datagrams, Listeners, PacketSocket, PacketSockets,
+};
 
 pub(crate) const CHECK: Check = Check {
     id: "D47",
@@ -55,30 +57,10 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     if let Some(DatagramSockets(tables)) = datagrams {
         let mut found: Vec<(f64, Finding)> = Vec::new();
         for (kind, span) in tables.iter().filter(|(_, span)| span.basis == Basis::Samples) {
-            for (inode, after) in &span.after.sockets {
-                let Some(before) = span.before.sockets.get(inode) else { continue };
-                let rate = float(after.drops.saturating_sub(before.drops)) / span.seconds;
-                if rate < DROPS_MIN {
-                    continue;
-                }
-                let (whose, what) =
-                    (whose(facts, *inode), if *kind == "UDP" { "port" } else { "protocol" });
-                let summary = format!(
-                    "{whose} loses {rate:.0} datagrams a second: the buffer of its {kind} socket \
-                     ({what} {}) is full",
-                    after.port
-                );
-                let finding = Finding::new(Severity::Warning, whose, summary)
-                    .cause("It reads more slowly than datagrams arrive, or not at all.")
-                    .quote([span.text.quote(after.line)])
-                    .advise(Advice::by_hand(
-                        "Find out what keeps the program busy, and whether its CPU is full (D34, \
-                         D35). If only bursts are lost, use a larger SO_RCVBUF, up to \
-                         net.core.rmem_max.",
-                        &["ss -uanmp"],
-                    ));
-                found.push((rate, finding));
-            }
+            let sockets = span.after.sockets.iter();
+            found.extend(sockets.filter_map(|(inode, after)| {
+                lossy(facts, kind, span, *inode, span.before.sockets.get(inode)?, after)
+            }));
         }
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         out.add(found.into_iter().take(REPORTED_MAX).map(|(_, finding)| finding));
@@ -93,6 +75,38 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
     let but = if may_be_ring { "; rings of captures cannot be judged" } else { "" };
     out.well(format!("programs read their data in time{but}"), None);
     Ok(())
+}
+
+/// A socket that loses many datagrams, with their rate; a few are many if nothing is read.
+fn lossy(
+    facts: &Facts,
+    kind: &str,
+    span: &Span<Datagrams>,
+    inode: u64,
+    before: &Datagram,
+    after: &Datagram,
+) -> Option<(f64, Finding)> {
+    let drops = after.drops.saturating_sub(before.drops);
+    let rate = float(drops) / span.seconds;
+    let is_unread = drops >= FEW && before.waiting > 0 && before.waiting == after.waiting;
+    if rate < DROPS_MIN && !is_unread {
+        return None;
+    }
+    let (whose, what) = (whose(facts, inode), if kind == "UDP" { "port" } else { "protocol" });
+    let summary = format!(
+        "{whose} loses {rate:.0} datagrams a second: the buffer of its {kind} socket ({what} {}) \
+         is full",
+        after.port
+    );
+    let finding = Finding::new(Severity::Warning, whose, summary)
+        .cause("It reads more slowly than datagrams arrive, or not at all.")
+        .quote([span.text.quote(after.line)])
+        .advise(Advice::by_hand(
+            "Find out what keeps the program busy, and whether its CPU is full (D34, D35). If \
+             only bursts are lost, use a larger SO_RCVBUF, up to net.core.rmem_max.",
+            &["ss -uanmp"],
+        ));
+    Some((rate, finding))
 }
 
 /// Programs that capture packets and do not read them.
@@ -194,6 +208,33 @@ mod tests {
         assert_eq!(burst.severity, Severity::Ok);
         assert_eq!(burst.summary, "programs read their data in time");
         assert!(found(0, 0).summary.ends_with("rings of captures cannot be judged"));
+    }
+
+    #[test]
+    fn a_socket_that_is_not_read_loses_what_little_arrives() {
+        let found = |waiting: u64| {
+            let table = |drops: u64, waiting: u64| {
+                format!(
+                    "sl local rem st queues tr tm retrnsmt uid timeout inode ref pointer drops\n\
+                     1: 00000000:14C8 00000000:0000 07 00000000:{waiting:08X} 00:00000000 0 0 0 9 \
+                     2 0 {drops}\n"
+                )
+            };
+            let pieces = [
+                ("sample-1/monotonic", "1.0\n".to_owned()),
+                ("sample-2/monotonic", "2.0\n".to_owned()),
+                ("sample-1/netlink/listeners", "listeners: 0\n".to_owned()),
+                ("sample-2/netlink/listeners", "listeners: 0\n".to_owned()),
+                ("sample-1/proc/net/udp", table(1, 2304)),
+                ("sample-2/proc/net/udp", table(4, waiting)),
+                ("owners", "owners: 1 refused=0 late=0\n9 7 named\n".to_owned()),
+            ];
+            CHECK.run(&host(pieces)).remove(0)
+        };
+        let unread = found(2304);
+        assert_eq!(unread.severity, Severity::Warning, "{unread:#?}");
+        assert!(unread.summary.starts_with("named (process 7) loses 3 datagrams"), "{unread:#?}");
+        assert_eq!(found(0).severity, Severity::Ok, "a burst");
     }
 
     #[test]
