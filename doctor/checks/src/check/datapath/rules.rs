@@ -202,10 +202,30 @@ fn unasked(rule: &str, rate: f64, drops: &Dropping) -> Option<Finding> {
              stall, their packets may take another way out than in: this host then sees only \
              half of them.",
         )
+    } else if is_of_list(rule) {
+        (
+            format!("a firewall drops {rate:.0} packets a second of senders on a list: {rule}"),
+            format!("{rate:.0} packets a second die as their senders are on a list, {rule}"),
+            "The set has senders that are to reach nothing here, as fail2ban makes after failed \
+             logins. If one of them should, remove it from the set.",
+        )
     } else {
         return None;
     };
     Some(Finding::new(Severity::Note, rule, summary).loses(loss).cause(cause))
+}
+
+/// Whether a rule takes all packets whose senders are in a set of nft or ipset.
+fn is_of_list(rule: &str) -> bool {
+    let words: Vec<&str> = rule.split(' ').collect();
+    let is_set = |three: &[&str]| match three {
+        ["saddr", set, _] => set.starts_with('@'),
+        [matches, _, end] => matches.ends_with("match-set") && end.starts_with("src"),
+        _ => false,
+    };
+    let found = words.windows(3).position(is_set);
+    let is_other = |at: usize| at > 0 && words[at - 1] == "!";
+    found.is_some_and(|at| !is_other(at)) && !LIMITS.iter().any(|word| rule.contains(word))
 }
 
 /// A mean since boot may hide that it is over, or that the rules are newer.
@@ -353,6 +373,33 @@ mod tests {
         let loss = found[0].loss.as_deref();
         let said = "300 packets a second die in a firewall's default, inet t c: drop";
         assert_eq!(loss, Some(said), "{found:#?}");
+    }
+
+    #[test]
+    fn what_a_list_of_senders_drops_is_no_alarm() {
+        let severity = |rule: &str| {
+            let files = sampled(|sample| {
+                let drops = 6 * sample;
+                let rules = format!(
+                    "*filter\n:INPUT ACCEPT [5:300]\n[{drops}:1] -A INPUT {rule} -j DROP\nCOMMIT\n"
+                );
+                [("proc/net/dev", eth0(9 * sample)), ("commands/iptables-save_-c", rules)]
+            });
+            CHECK.run(&host(files)).remove(0).severity
+        };
+        assert_eq!(severity("-p tcp -m set --match-set f2b-sshd src"), Severity::Note);
+        assert_eq!(severity("-m set ! --match-set friends src"), Severity::Warning);
+        assert_eq!(severity("-m set --match-set servers dst"), Severity::Warning);
+        let found = of_nft(|count| {
+            format!(
+                "table inet t {{\n\tchain c {{\n\t\ttype filter hook input priority 0; policy \
+                 accept;\n\t\ttcp dport 22 ip saddr @banned counter packets {count} bytes 9 drop\n\
+                 \t\ttcp dport 22 accept\n\t}}\n}}\n"
+            )
+        });
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Note), "{found:#?}");
+        let loss = found[0].loss.as_deref().unwrap_or_default();
+        assert!(loss.contains("senders are on a list, inet t c: tcp dport 22"), "{found:#?}");
     }
 
     #[test]
