@@ -146,16 +146,13 @@ fn reached(limit: &Limit, moved: Option<&Moved>, span: &Span<NicCounters>) -> Op
         return None;
     }
     let Limit { nic, .. } = limit;
-    let mbit = limit.bytes_per_second * 8.0 / 1e6;
+    let most = shown(limit.bytes_per_second);
     let way = if limit.is_sent { "to" } else { "from" };
-    let mut summary =
-        format!("traffic {way} {nic} reaches its configured limit of {mbit:.0} Mbit/s");
+    let mut summary = format!("traffic {way} {nic} reaches its configured limit of {most}");
     if !is_held(&parts) {
-        let moved = rate * 8.0 / 1e6;
-        summary = format!(
-            "traffic {way} {nic} is held at {moved:.0} Mbit/s by its configured limit of \
-             {mbit:.0} Mbit/s"
-        );
+        let moved = shown(rate);
+        summary =
+            format!("traffic {way} {nic} is held at {moved} by its configured limit of {most}");
     }
     let mut cause =
         "When a limit is reached, throughput stays the same whatever else you change.".to_owned();
@@ -180,6 +177,12 @@ fn reached(limit: &Limit, moved: Option<&Moved>, span: &Span<NicCounters>) -> Op
         Remedy::Elsewhere => Advice::by_hand(text, &[]),
     });
     Some(finding)
+}
+
+/// A rate for people.
+fn shown(bytes_per_second: f64) -> String {
+    let kbit = bytes_per_second * 8.0 / 1e3;
+    if kbit < 1e3 { format!("{kbit:.0} kbit/s") } else { format!("{:.0} Mbit/s", kbit / 1e3) }
 }
 
 /// Disciplines and classes that shape what an interface sends.
@@ -379,6 +382,13 @@ mod tests {
         // Nothing waits or is dropped, so the limit is not in effect.
         let free = found(600_000, [(&before, ""), (&before, "")]);
         assert_eq!(free[0].severity, Severity::Ok, "{free:#?}");
+    }
+
+    #[test]
+    fn a_small_limit_is_shown_in_small_units() {
+        let text = qdisc("tbf", r#"{"rate":12500}"#, 0);
+        let held = found(12_400, [(&text, ""), (&text, "")]);
+        assert!(held[0].summary.ends_with("its configured limit of 100 kbit/s"), "{held:#?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod ringway;
 
 use crate::check::{Check, Group, Judged, Verdicts, not_here, rule};
 use crate::finding::{Advice, Change, Confidence, Finding, Knob, Severity, shell_word};
+use ringway_evidence::Quote;
 use ringway_evidence::fact::{
     Basis, Interfaces, PausedGuests, QueueLengths, Span, Tried, float, share,
 };
@@ -157,6 +158,10 @@ fn full(facts: &Facts, span: &Span<Qdiscs>, qdisc: &Qdisc, (drops, sent): (u64, 
         float(drops) / span.seconds,
         percent(drops, sent)
     );
+    let counted = format!(
+        "{} of {}: {sent} sent and {drops} dropped since the first sample",
+        qdisc.kind, qdisc.dev
+    );
     let command = format!("tc -s qdisc show dev {}", shell_word(&qdisc.dev));
     let advice = if is_active {
         "Check what sends: datagrams without congestion control, or many more connections than \
@@ -174,7 +179,8 @@ fn full(facts: &Facts, span: &Span<Qdiscs>, qdisc: &Qdisc, (drops, sent): (u64, 
             "More packets arrive at a time than fit, and the sending side is slower: bursts, a \
              slow link, or a slow program behind it."
         })
-        .quote([span.text.quote(1)])
+        // The tool prints all disciplines on one line.
+        .quote([Quote { file: span.text.origin().to_owned(), line: None, text: counted }])
         .confidence(Confidence::Medium);
     match longer(facts, &qdisc.dev) {
         Some((change, quote)) if qdisc.kind == "pfifo_fast" => {
@@ -245,7 +251,7 @@ fn device(facts: &Facts, nic: &str, drops: u64, sent: u64, line: usize) -> Findi
 }
 
 /// A longer queue for bursts, if it is short.
-fn longer(facts: &Facts, nic: &str) -> Option<(Change, ringway_evidence::Quote)> {
+fn longer(facts: &Facts, nic: &str) -> Option<(Change, Quote)> {
     let text = facts.lengths.of(nic).ok()?;
     let now = text.number().ok().filter(|now| *now < LENGTH_GOOD)?;
     let knob = Knob::TxQueueLen { nic: nic.to_owned() };
@@ -299,6 +305,8 @@ mod tests {
         let leaf = found_below(htb, r#"pfifo","parent":"1:10","x":""#, 200);
         assert_eq!((leaf.len(), leaf[0].severity), (1, Severity::Warning), "{leaf:#?}");
         assert!(leaf[0].summary.contains("eth0 (pfifo) is full"), "{leaf:#?}");
+        let quoted = "pfifo of eth0: 800 sent and 200 dropped since the first sample";
+        assert_eq!(leaf[0].evidence[0].text, quoted, "{leaf:#?}");
         let calm = found_below(htb, r#"pfifo","parent":"1:10","x":""#, 0);
         assert_eq!(calm[0].severity, Severity::Ok, "{calm:#?}");
     }
