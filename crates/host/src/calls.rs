@@ -18,6 +18,7 @@ use ringway_xenstore::{Lost, or_refusal};
 
 use crate::host::Host;
 use crate::mirrors::{refuse_mirror, refuse_ports};
+use crate::pairs::itself;
 use crate::scope::Scope;
 use crate::session::{Session as _, SessionPlace};
 use crate::vif_state::VifState;
@@ -183,6 +184,10 @@ impl<W: World> Caller<'_, '_, W> {
         }
         if rule.name == MIRROR {
             return self.refuse_mirror(name, &rules.mirror);
+        }
+        // Another may follow, as its partner does.
+        if rules.link_local_to.as_deref() == Some(name) {
+            return Some(itself(name));
         }
         // The switch process has the rules of a tenant from its description, or from XenStore.
         let (Named::Virtio(index), Scope::Only(_)) = (vif, &self.host.scope) else { return None };

@@ -43,6 +43,9 @@ pub(crate) fn refuse_pair<'a, W: World + 'a>(
     wanted: Option<&str>,
 ) -> Option<String> {
     let wanted = wanted?;
+    if wanted == name {
+        return Some(itself(name));
+    }
     let partner = states.find(|state| state.name == wanted)?;
     if partner_of(partner) == Some(name) {
         return None;
@@ -50,6 +53,11 @@ pub(crate) fn refuse_pair<'a, W: World + 'a>(
     Some(format!(
         "link-local-to is {wanted}, which does not name {name}: each of the two must name the other"
     ))
+}
+
+/// Why a vif cannot be its own partner.
+pub(crate) fn itself(name: &str) -> String {
+    format!("link-local-to is {name} itself: expected another vif")
 }
 
 fn partner_of<W: World>(state: &VifState<W>) -> Option<&str> {

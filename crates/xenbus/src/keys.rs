@@ -358,15 +358,16 @@ impl Keys {
 
     fn vlan_rules(&self) -> Result<VlanRules, BadKeys> {
         let expected = "at most 64 numbers of VLANs, 1 to 4094, with commas between them";
-        let parse = |key: &str, text: &str| {
+        let parse = |key: &str, text: &str, expected: &'static str| {
             let number = text.trim().parse().ok().and_then(Vid::new);
             number.ok_or_else(|| self.unreadable(key, text, expected))
         };
         let untagged = self.text(VLAN).filter(|text| !text.is_empty());
-        let untagged = untagged.map(|text| parse(VLAN, text)).transpose()?;
+        let of_one = |text: &str| parse(VLAN, text, "the number of one VLAN, 1 to 4094");
+        let untagged = untagged.map(of_one).transpose()?;
         let list = self.text(TRUNK).unwrap_or_default();
         let items = list.split(',').filter(|item| !item.is_empty());
-        let tagged = items.take(VlanRules::TAGGED_MAX + 1).map(|item| parse(TRUNK, item));
+        let tagged = items.take(VlanRules::TAGGED_MAX + 1).map(|item| parse(TRUNK, item, expected));
         let tagged = tagged.collect::<Result<Vec<Vid>, _>>()?;
         if tagged.len() > VlanRules::TAGGED_MAX {
             return Err(self.unreadable(TRUNK, list, expected));

@@ -63,7 +63,10 @@ impl Display for Rate {
 
 /// An invalid rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a rate: expected a number with its unit, such as `100Mb/s` or `1MB/s@20ms`")]
+#[error(
+    "`{0}` is not a rate: expected a number with its unit, such as `100Mb/s` or `1MB/s@20ms`, or \
+     `none`"
+)]
 pub struct NotARate(String);
 
 /// The default interval, as in `xl`.
@@ -166,7 +169,7 @@ mod tests {
             assert!(read(bad).is_err(), "{bad}");
         }
         let error = read("100Mbps").expect_err("it may be bits or bytes").to_string();
-        assert!(error.contains("such as `100Mb/s` or `1MB/s@20ms`"), "{error}");
+        assert!(error.ends_with("such as `100Mb/s` or `1MB/s@20ms`, or `none`"), "{error}");
     }
 
     #[test]

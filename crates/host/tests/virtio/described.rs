@@ -189,5 +189,7 @@ fn each_end_of_a_link_names_the_other() {
     machine.add(with("vm1", linked("vm2")), Phase::Serving).expect("vm2 may follow");
     let refusal = machine.add(with("vm3", linked("vm1")), Phase::Serving).expect_err("not it");
     assert!(refusal.contains("vm1, which does not name vm3"), "{refusal}");
+    let refusal = machine.add(with("vm3", linked("vm3")), Phase::Serving).expect_err("not itself");
+    assert!(refusal.contains("vm3 itself"), "{refusal}");
     machine.add(with("vm2", linked("vm1")), Phase::Serving).expect("each names the other");
 }

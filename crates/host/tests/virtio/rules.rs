@@ -47,6 +47,8 @@ fn rules_that_are_set_apply_at_once_and_are_known_to_the_next_process() {
     let expected = (Some(7), [true; 3], "always".to_owned(), "locked".to_owned(), ips);
     assert_eq!(shown(&mut machine), expected);
     assert!(before.is_some() && port(&machine) == before, "its guest stays connected");
+    let refused = set(&mut machine, "link-local-to", "vm1").expect_err("it is no link");
+    assert_eq!(refused, "link-local-to is vm1 itself: expected another vif");
     let mut next = Machine::start(machine.kernel.clone(), machine.notes.clone());
     next.add(described(), Phase::Start).expect("it can be");
     assert_eq!(shown(&mut next), expected);
@@ -78,7 +80,9 @@ fn a_rule_that_cannot_be_is_refused_and_changes_nothing() {
     let refused = set(&mut machine, "locking-mode", "open").expect_err("no mode");
     assert_eq!(refused, "locking-mode: expected unlocked, locked or disabled, not \"open\"");
     let refused = set(&mut machine, "vlan", "4095").expect_err("no VLAN");
-    assert!(refused.starts_with("vlan: expected at most 64 numbers of VLANs"), "{refused}");
+    assert_eq!(refused, "vlan: expected the number of one VLAN, 1 to 4094, not \"4095\"");
+    let refused = set(&mut machine, "trunk", "7,4095").expect_err("no VLAN");
+    assert!(refused.starts_with("trunk: expected at most 64 numbers of VLANs"), "{refused}");
     let refused = set(&mut machine, "colour", "1").expect_err("no rule");
     assert!(
         refused.contains("weight, ") && refused.ends_with("link-local-to, mirror"),
