@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use clap::Args;
-use ringway_units::{Duration, whole};
+use ringway_units::{Duration, Size, whole};
 use tracing::level_filters::LevelFilter;
 
 /// The variable of the environment that stands for `--log-level`.
@@ -49,13 +49,35 @@ pub fn seconds<T>(
 where
     T: TryFrom<u64> + PartialOrd + Display + Clone + Send + Sync + 'static,
 {
+    amount(range, |text| Some(text.parse::<Duration>().ok()?.0), ["seconds", "5s or 2min"])
+}
+
+/// Parses a size in whole bytes for a flag: a number, or a size with its unit, such as `96B` or
+/// `1KiB`. The error names the range.
+pub fn bytes<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: TryFrom<u64> + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    amount(range, |text| Some(text.parse::<Size>().ok()?.0), ["bytes", "96B or 1KiB"])
+}
+
+/// Parses a whole amount of a unit in a range: a number, or what `with_unit` reads.
+fn amount<T>(
+    range: RangeInclusive<T>,
+    with_unit: fn(&str) -> Option<f64>,
+    [unit, examples]: [&'static str; 2],
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: TryFrom<u64> + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
     move |text| {
-        let with_unit = || text.parse::<Duration>().ok().and_then(|time| whole(time.0));
-        let number: Option<u64> = text.parse().ok().or_else(with_unit);
-        let seconds = number.and_then(|number| T::try_from(number).ok());
-        seconds.filter(|seconds| range.contains(seconds)).ok_or_else(|| {
+        let number: Option<u64> = text.parse().ok().or_else(|| whole(with_unit(text)?));
+        let amount = number.and_then(|number| T::try_from(number).ok());
+        amount.filter(|amount| range.contains(amount)).ok_or_else(|| {
             let (first, last) = (range.start(), range.end());
-            format!("expected whole seconds from {first} to {last}, also such as 5s or 2min")
+            format!("expected whole {unit} from {first} to {last}, also such as {examples}")
         })
     }
 }
@@ -102,6 +124,17 @@ mod tests {
             assert!(error.contains("from 1 to 3600, also such as 5s or 2min"), "{error}");
         }
         assert!(seconds(1..=60_u8)("300s").is_err(), "it is no u8");
+    }
+
+    #[test]
+    fn bytes_are_a_number_or_have_a_unit() {
+        let parse = bytes(14..=65535_u32);
+        let read = |text: &str| parse(text).ok();
+        assert_eq!((read("96"), read("96B"), read("1KiB")), (Some(96), Some(96), Some(1024)));
+        for bad in ["13", "64KiB", "1.5B", "96b", "1k", ""] {
+            let error = parse(bad).expect_err(bad);
+            assert!(error.contains("bytes from 14 to 65535, also such as 96B"), "{error}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use ringway_control::{BackendRequest, open};
 use ringway_sys::poll::wait_readable;
-use ringway_terminal::options::number;
+use ringway_terminal::options::bytes;
 use ringway_terminal::stop::Stop;
 
 use crate::target::Target;
@@ -43,7 +43,7 @@ pub(crate) struct Capture {
     write: PathBuf,
     /// Bytes to keep of each frame
     #[arg(short, long, value_name = "BYTES", default_value_t = 65535,
-          value_parser = number::<u32>(14..=65535))]
+          value_parser = bytes::<u32>(14..=65535))]
     snaplen: u32,
 }
 

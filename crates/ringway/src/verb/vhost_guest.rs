@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use ringway_confine::{Confinement, Role, TAP_DEVICES};
 use ringway_datapath::MacAddr;
 use ringway_frontend::{Interface, VhostConfig, VhostSockets};
-use ringway_terminal::options::number;
+use ringway_terminal::options::bytes;
 use ringway_terminal::stop::Stop;
 use ringway_vhost_shell::Mode;
 
@@ -33,7 +33,7 @@ pub(crate) struct VhostGuest {
     mac: Option<Mac>,
     /// The device's MTU
     #[arg(long, value_name = "BYTES", default_value_t = 1500, requires = "vhost")]
-    #[arg(value_parser = number::<u16>(68..=65_521))]
+    #[arg(value_parser = bytes::<u16>(68..=65_521))]
     mtu: u16,
     /// The key by which it chooses a queue of a flow [default: a random one]
     #[arg(long, value_name = "KEY", hide = true, requires = "vhost")]
