@@ -395,6 +395,7 @@ fn a_guest_that_ends_takes_the_process_of_its_domain_with_it() {
     host.wait("its directory to go", SOON, |host| {
         (!names_in(&host.dir()).iter().any(|name| name == "tenant-domain-4")).then_some(())
     });
+    assert_eq!(host.log_count("the supervisor has ended"), 0, "{}", host.log());
     host.ping("a", "10.77.0.2");
 }
 

@@ -229,9 +229,9 @@ impl Child {
         running.flat_map(|running| [running.process.as_fd(), running.link.as_fd()])
     }
 
-    /// Its process, to end in order and not to restart.
-    pub(super) fn into_process(self) -> Option<Process> {
-        self.running.map(|running| running.process)
+    /// Readable once its process has ended; `None` if it does not run.
+    pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.running.as_ref().map(|running| running.process.as_fd())
     }
 
     /// Its process, to end in order.

@@ -85,10 +85,10 @@ pub(crate) struct Isolation {
     must_sweep: bool,
 }
 
-/// A process that was asked to end.
+/// A process that was asked to end. Without its link it would report that its supervisor is gone.
 struct Leaving {
     name: TenantName,
-    process: Process,
+    child: Child,
     deadline: Instant,
 }
 
@@ -214,7 +214,7 @@ impl Isolation {
     /// Descriptors that are readable when there is something to read.
     pub(crate) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let tenants = self.tenants.values().flat_map(|tenant| tenant.child.wakers());
-        let leaving = self.leaving.iter().map(|leaving| leaving.process.as_fd());
+        let leaving = self.leaving.iter().filter_map(|leaving| leaving.child.end());
         let ours =
             [self.fanout.as_fd(), self.additions.as_fd()].into_iter().chain(self.switch.wakers());
         let ours = ours.chain([self.devices.waker()]);
@@ -336,26 +336,29 @@ impl Isolation {
     fn dismiss(&mut self, name: &TenantName) {
         let Some(tenant) = self.tenants.remove(name) else { return };
         self.switch.send(&SwitchOrder::Detach { tenant: name.to_string() }, &[]);
-        match tenant.child.into_process() {
-            Some(mut process) => {
-                process.terminate();
-                let deadline = Instant::now() + END_TIMEOUT;
-                self.leaving.push(Leaving { name: name.clone(), process, deadline });
-            }
-            None => remove_files_of(&self.setup.dir, name),
-        }
+        let mut child = tenant.child;
+        let Some(process) = child.process_mut() else {
+            return remove_files_of(&self.setup.dir, name);
+        };
+        process.terminate();
+        let deadline = Instant::now() + END_TIMEOUT;
+        self.leaving.push(Leaving { name: name.clone(), child, deadline });
     }
 
     /// Collects processes of tenants without vifs, and kills those that have taken too long to end.
     fn reap_leaving(&mut self, now: Instant) -> Result<()> {
         for mut leaving in std::mem::take(&mut self.leaving) {
             let is_back = self.tenants.contains_key(&leaving.name);
-            if leaving.process.ended()?.is_none() && leaving.deadline > now && !is_back {
+            let has_ended = match leaving.child.process_mut() {
+                Some(process) => process.ended()?.is_some(),
+                None => true,
+            };
+            if !has_ended && leaving.deadline > now && !is_back {
                 self.leaving.push(leaving);
                 continue;
             }
-            let Leaving { name, process, .. } = leaving;
-            drop(process);
+            let Leaving { name, child, .. } = leaving;
+            drop(child);
             remove_files_of(&self.setup.dir, &name);
         }
         Ok(())
