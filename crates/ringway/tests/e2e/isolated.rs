@@ -261,6 +261,12 @@ fn the_command_line_shows_and_changes_vifs_of_all_tenants() {
         (vif.state == "Connected" && vif.queues.len() == 1).then_some(())
     });
     assert!(host.text(&["vif", "show", "vif2.0"]).contains("tenant            blue"));
+    // Another VLAN takes another process; its vif is not missing meanwhile.
+    for vlan in ["7", "8", "9", "none"] {
+        host.text(&["vif", "set", "vif4.0", "vlan", vlan]);
+        host.text(&["vif", "set", "vif4.0", "weight", "2"]);
+        assert!(host.text(&["vif", "show", "vif4.0"]).contains("tenant            domain-4"));
+    }
     assert!(host.text(&["top", "--once"]).contains("vif3.0"));
     let missing = host.verb(&["vif", "show", "vif9.0"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("there is no vif \"vif9.0\""));

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
@@ -27,6 +28,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const ALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a process may take to change something.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
+/// The pause before a process is asked again that is just being replaced.
+const RETRY: Duration = Duration::from_millis(5);
 /// Bytes of the reply of one process, which a guest may have taken over.
 const REPLY_LEN_MAX: usize = 16 << 20;
 /// Processes that are queried at the same time.
@@ -107,17 +110,14 @@ impl Respondents {
         }
         match request {
             BackendRequest::Status => Reply::ok(&self.status()),
-            BackendRequest::SetMaxQueues { vif, .. }
-            | BackendRequest::SetLimit { vif, .. }
-            | BackendRequest::Release { vif }
+            BackendRequest::SetMaxQueues { vif, .. } | BackendRequest::SetLimit { vif, .. } => {
+                self.change(vif, |socket| set_within(socket, request, CHANGE_TIMEOUT))
+            }
+            BackendRequest::Release { vif }
             | BackendRequest::Panic { vif }
-            | BackendRequest::Stall { vif, .. } => match self.of_vif(vif) {
-                Ok(socket) => match ask_within(socket, request, CHANGE_TIMEOUT) {
-                    Ok(()) => Reply::ok(&()),
-                    Err(error) => Reply::error(&error.to_string()),
-                },
-                Err(reason) => Reply::error(&reason),
-            },
+            | BackendRequest::Stall { vif, .. } => {
+                self.change(vif, |socket| ask_within(socket, request, CHANGE_TIMEOUT))
+            }
             BackendRequest::Capture { vif, .. } => match self.of_vif(vif) {
                 Ok(socket) => Reply::error(&format!(
                     "only the process of its tenant sees the frames of {vif}: use {}",
@@ -125,6 +125,14 @@ impl Respondents {
                 )),
                 Err(reason) => Reply::error(&reason),
             },
+        }
+    }
+
+    fn change(&self, vif: &str, ask: impl FnOnce(&Path) -> io::Result<()>) -> Reply {
+        match self.of_vif(vif).map(|socket| ask(socket)) {
+            Ok(Ok(())) => Reply::ok(&()),
+            Ok(Err(error)) => Reply::error(&error.to_string()),
+            Err(reason) => Reply::error(&reason),
         }
     }
 
@@ -165,9 +173,11 @@ impl Respondents {
     }
 
     fn status(self) -> BackendStatus {
-        let sockets = [&self.switch].into_iter().chain(self.tenants.iter().map(|(_, it)| it));
-        let sockets: Vec<&PathBuf> = sockets.collect();
-        let mut replies = ask_all(&sockets);
+        let socket = self.switch.as_path();
+        let of_switch = Asked { socket, vifs: &[], is_new: false, may_return: false };
+        let of_tenants = self.tenants.iter().map(|(tenant, socket)| Asked::new(tenant, socket));
+        let asked: Vec<Asked<'_>> = [of_switch].into_iter().chain(of_tenants).collect();
+        let mut replies = ask_all(&asked);
         let of_tenants = replies.split_off(1);
         let mut all = replies.pop().and_then(Result::ok).unwrap_or_default();
         for ((mut tenant, _), reply) in self.tenants.into_iter().zip(of_tenants) {
@@ -235,22 +245,65 @@ fn name_taken_addresses(all: &mut BackendStatus) {
     }
 }
 
-/// Queries all for their state; the replies are in the order of the sockets.
-fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
+/// A process to query.
+struct Asked<'a> {
+    socket: &'a Path,
+    /// Vifs that it serves once it has begun.
+    vifs: &'a [String],
+    /// Whether it is a successor that begins.
+    is_new: bool,
+    /// Whether one that does not reply is just being replaced.
+    may_return: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn new(tenant: &'a TenantStatus, socket: &'a Path) -> Asked<'a> {
+        // A first process begins, and one that ends again and again comes back much later.
+        let is_new = tenant.state == "starting" && tenant.restarts > 0;
+        let may_return = is_new || tenant.state == "serving";
+        Asked { socket, vifs: &tenant.vifs, is_new, may_return }
+    }
+
+    /// Its state, of its successor if it is being replaced.
+    fn state(&self, limit: Duration) -> io::Result<BackendStatus> {
+        let deadline = Instant::now() + limit;
+        let mut is_new = self.is_new;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let reply: io::Result<BackendStatus> =
+                ask_within(self.socket, &BackendRequest::Status, left.max(RETRY));
+            let is_whole = match &reply {
+                Ok(status) => {
+                    let has = |name: &String| status.vifs.iter().any(|vif| vif.name == *name);
+                    !is_new || self.vifs.iter().all(has)
+                }
+                Err(error) => !self.may_return || error.kind() == io::ErrorKind::TimedOut,
+            };
+            if is_whole || left <= RETRY {
+                return reply;
+            }
+            is_new = true;
+            thread::sleep(RETRY);
+        }
+    }
+}
+
+/// Queries all for their state; the replies are in the order of the processes.
+fn ask_all(all: &[Asked<'_>]) -> Vec<io::Result<BackendStatus>> {
     let deadline = Instant::now() + ALL_TIMEOUT;
     let next = AtomicUsize::new(0);
     let (sender, replies) = mpsc::channel();
     std::thread::scope(|scope| {
-        for _ in 0..sockets.len().min(THREADS_MAX) {
+        for _ in 0..all.len().min(THREADS_MAX) {
             let (next, sender) = (&next, sender.clone());
             scope.spawn(move || {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(socket) = sockets.get(index) else { return };
+                    let Some(one) = all.get(index) else { return };
                     let left = deadline.saturating_duration_since(Instant::now());
                     let reply = match left.min(STATUS_TIMEOUT) {
                         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-                        limit => ask_within(socket, &BackendRequest::Status, limit),
+                        limit => one.state(limit),
                     };
                     if sender.send((index, reply)).is_err() {
                         return;
@@ -263,6 +316,25 @@ fn ask_all(sockets: &[&PathBuf]) -> Vec<io::Result<BackendStatus>> {
     let mut replies: Vec<_> = replies.into_iter().collect();
     replies.sort_by_key(|(index, _)| *index);
     replies.into_iter().map(|(_, reply)| reply).collect()
+}
+
+/// Has a process set something. If it is just being replaced, its successor does, perhaps again.
+fn set_within(socket: &Path, request: &BackendRequest, limit: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match ask_within(socket, request, left.max(RETRY)) {
+            Err(error) if is_gone(&error) && left > RETRY => thread::sleep(RETRY),
+            reply => return reply,
+        }
+    }
+}
+
+/// Whether a process has no socket yet, or has ended without a reply.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+    let kinds = [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof];
+    kinds.contains(&error.kind())
 }
 
 /// Sends a request to a process of this host, which a guest may have taken over.
