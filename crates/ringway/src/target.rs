@@ -2,7 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -12,10 +13,14 @@ use ringway_control::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::host::{default_dir, read_description};
+use crate::host::{ProcessRecord, default_dir, read_description, read_state};
 
 /// How long the addition or removal of a virtio vif may take: it may need another process.
 const OPENER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the next backend may take to start, if the host runs.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// The pause before it is asked again.
+const RETRY: Duration = Duration::from_millis(5);
 /// Bytes of the reply: a reason.
 const OPENER_REPLY_LEN_MAX: usize = 1 << 20; // not a limit: a process of this host
 
@@ -43,10 +48,19 @@ impl Target {
         RunDir::new(self.dir.clone().unwrap_or_else(default_dir))
     }
 
-    /// Asks the backend.
+    /// Asks the backend, or the next one, if it was just killed.
     pub(crate) fn ask_backend<T: DeserializeOwned>(&self, request: &BackendRequest) -> Result<T> {
-        let dir = self.dir();
-        send_request(&dir.backend(), request).map_err(|error| self.explain(error))
+        let socket = self.dir().backend();
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let is_early = Instant::now() < deadline;
+            match send_request(&socket, request) {
+                Err(error) if is_early && is_absence(&error) && self.has_host() => {
+                    thread::sleep(RETRY);
+                }
+                reply => return reply.map_err(|error| self.explain(error)),
+            }
+        }
     }
 
     /// Asks the process that opens sockets for the backend, or the supervisor of tenants, which
@@ -119,7 +133,16 @@ impl Target {
 
     /// The error of a process of the host, or the reason why that process is missing.
     pub(crate) fn explain(&self, error: io::Error) -> anyhow::Error {
-        if is_absence(&error) { anyhow!(self.no_host()) } else { anyhow!(error) }
+        match is_absence(&error) {
+            true if self.has_host() => anyhow!("the host runs, and this process does not: {error}"),
+            true => anyhow!(self.no_host()),
+            false => anyhow!(error),
+        }
+    }
+
+    /// Whether a host runs there, whatever its processes do.
+    fn has_host(&self) -> bool {
+        read_state(&self.dir()).processes.first().is_some_and(ProcessRecord::is_alive)
     }
 
     fn no_host(&self) -> String {

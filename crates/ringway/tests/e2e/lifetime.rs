@@ -149,6 +149,14 @@ fn after_everything_is_killed_the_next_host_starts() {
 }
 
 #[test]
+fn a_host_whose_backend_was_just_killed_is_not_missing() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let host = Host::start(&describe("", &[]));
+    send(host.pid_of("backend"), Signal::KILL);
+    host.text(&["vif", "list"]);
+}
+
+#[test]
 fn a_host_without_guests_is_ready_at_once() {
     let Some(_turn) = shared_turn(&[]) else { return };
     let host = Host::start(&describe("", &[]));
