@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Run, common: &Common) -> Result<()> {
         return check(file, usage, args.dir.as_deref());
     }
     let Start { mut host, mut accepted } = Start::of(args, usage)?;
-    warn_of_obsolete(&host);
+    warn_of_keys(&host);
     let dir = run_dir(args.dir.as_deref(), &host)?;
     let show = if args.json { Show::Json } else { Show::Sentences };
     ringway_sys::process::raise_open_files_limit()?;
@@ -146,7 +146,7 @@ fn check(file: &Path, usage: Usage, dir: Option<&Path>) -> Result<()> {
     let usage = usage.or(usage_of_host(file, dir).unwrap_or_default());
     let (_, host) = description::read(file, usage)?;
     check_path(&run_dir(dir, &host)?)?;
-    warn_of_obsolete(&host);
+    warn_of_keys(&host);
     if let Some(group) = &host.socket_group {
         socket_group::find(group).with_context(|| file.display().to_string())?;
     }
@@ -161,8 +161,16 @@ fn usage_of_host(file: &Path, dir: Option<&Path>) -> Option<Usage> {
     (origin.file == std::path::absolute(file).ok()?).then_some(origin.usage)
 }
 
-fn warn_of_obsolete(host: &Host) {
+/// Warns of keys without effect.
+fn warn_of_keys(host: &Host) {
     host.obsolete.iter().for_each(|key| tracing::warn!("{key}"));
+    // Unpinned workers serve, so CPUs may come and go.
+    let Ok(allowed) = ringway_sys::process::allowed_cpus() else { return };
+    for cpu in host.workers.cpus.iter().filter(|cpu| !allowed.contains(cpu)) {
+        tracing::warn!(
+            "host.cpus: no worker can be pinned to CPU {cpu}: it is offline, or not of this service"
+        );
+    }
 }
 
 fn warn(accepted: &Accepted) {

@@ -44,6 +44,11 @@ fn a_check_names_every_fault_and_starts_nothing() {
     let text = String::from_utf8_lossy(&sent.stderr).into_owned();
     assert!(sent.status.success() && text.matches("has no effect any more").count() == 2, "{text}");
     assert!(text.contains("line 2: `completion`") && text.contains("`--completion`"), "{text}");
+    // So is a CPU that this machine does not have, or not yet.
+    fs::write(&config, pair().replace("[host]\n", "[host]\ncpus = [1023]\n")).expect("written");
+    let pinned = check(&config, &[]);
+    let text = String::from_utf8_lossy(&pinned.stderr).into_owned();
+    assert!(pinned.status.success() && text.contains("pinned to CPU 1023"), "{text}");
     assert_eq!(names_in(place.path()), ["host.toml"]);
 }
 
