@@ -120,7 +120,8 @@ const REASONS: [Reason; 19] = [
     },
     Reason {
         counters: &[FAILED],
-        except: &[],
+        // A scan for open ports resets what it has begun, and so do checks of load balancers.
+        except: &["TcpExt.EmbryonicRsts"],
         rate_min: 2.0,
         part: Some((&["Tcp.ActiveOpens", "Tcp.PassiveOpens"], 0.1)),
         confidence: Confidence::Medium,
@@ -403,7 +404,8 @@ impl Reason {
         };
         let lost = count(self.counters).saturating_sub(count(self.except));
         let rate = float(lost) / counters.seconds;
-        let part = self.part.map(|(whole, least)| (share(lost, count(whole)), least));
+        // Connections that fail here before they are established are not among those opened.
+        let part = self.part.map(|(whole, least)| (share(lost, count(whole)).min(1.0), least));
         let is_much = rate >= self.rate_min && part.is_none_or(|(part, least)| part >= least);
         let is_most = lost >= FEW && part.is_some_and(|(part, _)| part >= MOST);
         if !is_much && (!is_most || self.counters == [FAILED]) {
@@ -511,6 +513,17 @@ mod tests {
         assert_eq!((many(9000), many(900_000)), (1, 0));
         // Strangers who scan a host, which opens no connection itself.
         assert_eq!(found(&[("Tcp.AttemptFails", 2), ("Tcp.ActiveOpens", 2)], &[]).len(), 0);
+    }
+
+    #[test]
+    fn what_others_begin_and_reset_is_no_failure_here() {
+        let of_resets = |resets: u64| {
+            let failed = [("Tcp.AttemptFails", 50), ("Tcp.PassiveOpens", 15)];
+            found(&[&failed[..], &[("TcpExt.EmbryonicRsts", resets)]].concat(), &[])
+        };
+        assert!(of_resets(50).is_empty(), "a check of a load balancer");
+        let failed = of_resets(0);
+        assert!(failed[0].summary.ends_with("10.0 a second, 100.0 %"), "{failed:#?}");
     }
 
     /// A connection with one lost segment in two hundred, and so many times its shortest round
