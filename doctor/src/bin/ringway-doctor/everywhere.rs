@@ -85,7 +85,7 @@ fn check(args: &Doctor) -> Result<Everywhere> {
     everywhere.not_checked.extend(hidden.into_iter().map(|(name, why)| missed(name, why)));
     if refused > 0 {
         let why = why_refused(rustix::process::geteuid()).to_owned();
-        everywhere.not_checked.push(missed(format!("the namespaces of {refused} processes"), why));
+        everywhere.not_checked.push(missed(format!("any namespace of {refused} processes"), why));
     }
     let deadline = Instant::now() + ALL_MAX;
     let own = Host::new(collected(args.interval, &[])?);
@@ -216,8 +216,16 @@ fn report_of(namespace: &Namespace, args: &Doctor, deadline: Instant) -> Result<
     if Instant::now() > deadline {
         bail!("it took too long");
     }
+    report_in(&said, &wrong)
+}
+
+/// The report in what an examination printed. A tool that cannot enter a namespace prints only why.
+fn report_in(said: &str, wrong: &str) -> Result<Report> {
     let last = wrong.lines().last().unwrap_or("it printed nothing");
-    serde_json::from_str(&said).with_context(|| last.to_owned())
+    if said.is_empty() {
+        bail!("{last}");
+    }
+    serde_json::from_str(said).with_context(|| last.to_owned())
 }
 
 fn there(namespace: &Namespace, program: &Path) -> Command {
@@ -271,6 +279,18 @@ mod tests {
         let more: Vec<&&str> = lines.iter().filter(|line| line.starts_with("Network")).collect();
         assert_eq!(more, [&"Network namespace router"], "{text}");
         assert_eq!(everywhere.text(true).matches("\nNetwork namespace ").count(), 3);
+    }
+
+    #[test]
+    fn a_namespace_that_cannot_be_entered_has_the_reason_of_the_tool() {
+        let refusal = "setting the network namespace \"a\" failed: Operation not permitted";
+        let why = |said: &str, wrong: &str| {
+            let error = report_in(said, wrong).expect_err("there is no report");
+            format!("{error:#}")
+        };
+        assert_eq!(why("", &format!("{refusal}\n")), refusal);
+        assert_eq!(why("", ""), "it printed nothing");
+        assert!(why("{\"findings\":", "killed\n").starts_with("killed: EOF"));
     }
 
     #[test]
