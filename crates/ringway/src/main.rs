@@ -32,6 +32,8 @@ use crate::verb::{
 };
 
 fn main() -> ExitCode {
+    // Those that we start from /proc/self/exe are called exe otherwise.
+    let _ = rustix::thread::set_name(c"ringway");
     let cli = Cli::parse();
     exit(dispatch(cli))
 }

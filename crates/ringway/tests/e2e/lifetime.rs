@@ -152,7 +152,10 @@ fn after_everything_is_killed_the_next_host_starts() {
 fn a_host_whose_backend_was_just_killed_is_not_missing() {
     let Some(_turn) = shared_turn(&[]) else { return };
     let host = Host::start(&describe("", &[]));
-    send(host.pid_of("backend"), Signal::KILL);
+    let backend = host.pid_of("backend");
+    let name = fs::read_to_string(format!("/proc/{backend}/comm")).expect("it runs");
+    assert_eq!(name, "ringway\n", "ps shows it by this name");
+    send(backend, Signal::KILL);
     host.text(&["vif", "list"]);
 }
 
