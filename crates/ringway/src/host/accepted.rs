@@ -182,8 +182,10 @@ pub(crate) fn log_refusal(reason: &str) {
 pub(crate) fn log_kept(in_force: &Host, described: &Host) {
     let kept = description::differences(in_force, described);
     if !kept.is_empty() {
+        let has_guests = kept.iter().any(|it| it.starts_with("guest "));
+        let more = if has_guests { ", or use `ringway vif set` for limits and rules" } else { "" };
         tracing::warn!(
-            "kept as it was: {} cannot change while the host runs: restart it",
+            "kept as it was: {} cannot change while the host runs: restart it{more}",
             kept.join(", ")
         );
     }

@@ -191,6 +191,16 @@ fn a_new_vif_may_be_on_a_new_bridge() {
 }
 
 #[test]
+fn a_guest_stays_as_it_was_and_the_log_has_another_way_for_its_vif() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let guest = |vif: &str| describe("", &[("a", "", vif)]);
+    let host = Host::start(&guest(""));
+    reload(&host, &guest("rate = '5Mb/s'"));
+    let named = "guest a cannot change while the host runs: restart it, or use `ringway vif set`";
+    host.wait("what is kept", SOON, |host| (host.log_count(named) == 1).then_some(()));
+}
+
+#[test]
 fn a_corrected_description_replaces_the_last_accepted_one_without_a_restart() {
     let Some(_turn) = shared_turn(&[]) else { return };
     let text = describe("", &[("a", "", "")]);
