@@ -130,6 +130,10 @@ const NIC_PACKETS: Family =
     counter("ringway_doctor_interface_packets_total", "Packets of an interface.");
 const NIC_DROPS: Family =
     counter("ringway_doctor_interface_drops_total", "Packets that an interface dropped.");
+const NIC_PAUSED: Family = gauge(
+    "ringway_doctor_interface_paused",
+    "Always 1: the toolstack of the guest behind an interface says that it is paused.",
+);
 const BACKLOG_FRAMES: Family =
     counter("ringway_doctor_backlog_frames_total", "Frames that a CPU has taken in.");
 const BACKLOG_DROPS: Family =
@@ -171,7 +175,7 @@ impl Page {
             self.ringway_vifs(span, &shown.paused);
         }
         if let Some(span) = shown.moved.ok() {
-            self.nics(&span.after);
+            self.nics(&span.after, &shown.paused);
         }
         if let Some(span) = shown.softnet.ok() {
             self.backlogs(&span.after);
@@ -304,8 +308,11 @@ impl Page {
         }
     }
 
-    fn nics(&mut self, counters: &NicCounters) {
+    fn nics(&mut self, counters: &NicCounters, paused: &PausedGuests) {
         for (nic, moved) in &counters.nics {
+            if paused.has_interface(nic) {
+                self.add(NIC_PAUSED, &[("interface", nic)], 1.0);
+            }
             for (direction, bytes, packets, drops) in [
                 ("receive", moved.rx_bytes, moved.rx_packets, moved.rx_dropped),
                 ("transmit", moved.tx_bytes, moved.tx_packets, moved.tx_dropped),
@@ -375,7 +382,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The names of all families, for rules and dashboards.
-pub fn names() -> [&'static str; 25] {
+pub fn names() -> [&'static str; 26] {
     [
         INFO,
         WORST,
@@ -395,6 +402,7 @@ pub fn names() -> [&'static str; 25] {
         NIC_BYTES,
         NIC_PACKETS,
         NIC_DROPS,
+        NIC_PAUSED,
         BACKLOG_FRAMES,
         BACKLOG_DROPS,
         SQUEEZES,
@@ -423,6 +431,24 @@ mod tests {
         let pauses = format!("ringway_doctor_vif_wait_seconds{{reason=\"{PAUSED}\"}} > 0");
         let drops = format!("unless on (instance, interface) {pauses}");
         assert!(rule("RingwayDoctorVifDrops").contains(&drops));
+        let pauses = format!("unless on (instance, interface) {} == 1", NIC_PAUSED.name);
+        assert!(rule("RingwayDoctorInterfaceDrops").contains(&pauses));
+        let domains = "Name ID Mem VCPUs State Time(s)\nweb 7 9 4 --p--- 3\n";
+        let dev = "Inter-|   Receive   |  Transmit\n face |bytes packets|bytes\n\
+                   vif7.0: 9 3 0 0 0 0 0 0 9 4 0 0 0 0 0 0\n\
+                   vif8.0: 9 3 0 0 0 0 0 0 9 4 0 0 0 0 0 0\n";
+        let pieces = [
+            (command_path(&["xl", "list"]), domains),
+            ("sample-1/monotonic".to_owned(), "1.0\n"),
+            ("sample-1/proc/net/dev".to_owned(), dev),
+            ("sample-2/monotonic".to_owned(), "2.0\n"),
+            ("sample-2/proc/net/dev".to_owned(), dev),
+        ];
+        let pieces = pieces.map(|(path, text)| (path, text.to_owned()));
+        let host = Host::new(Source::Memory(pieces.into()));
+        let text = metrics(&host, &Report::of(&host, &[]), Cost::default());
+        assert!(text.contains("interface_paused{interface=\"vif7.0\"} 1"), "{text}");
+        assert!(!text.contains("interface_paused{interface=\"vif8.0\"}"), "{text}");
     }
 
     #[test]
