@@ -57,7 +57,19 @@ pub(super) fn explain(place: Option<&Place>, message: &str) -> String {
         Shape::Tables => return format!("write [{path}], and only once"),
         _ => {}
     }
-    format!("{path}: {}", expectation(message).unwrap_or_else(|| message.to_owned()))
+    let expected = expectation(message).unwrap_or_else(|| message.to_owned());
+    let is_of_text = message.ends_with("expected a string");
+    let sample = place.keys.last().filter(|_| is_of_text).map_or("", |key| sample(key));
+    format!("{path}: {expected}{sample}")
+}
+
+/// What the text of a key that others take for a number is like.
+fn sample(key: &str) -> &'static str {
+    match key {
+        "rate" | "rate-rx" => ", such as \"100Mb/s\"",
+        "max-memory" => ", such as \"16GiB\"",
+        _ => "",
+    }
 }
 
 /// What to write, if a value has the wrong type.

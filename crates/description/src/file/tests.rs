@@ -307,6 +307,7 @@ fn so_does_a_refusal_of_the_keys_of_a_guests_vif() {
             ["guest.vif.trunk: 5000 is out of range", "from 1 to 4094"],
         ),
         (format!("{guest}mirror = [\"zz\"]\n"), 4, ["guest.vif.mirror", "no port `zz`"]),
+        (format!("{guest}rate = 100\n"), 4, ["guest.vif.rate: expected text", "such as \"100Mb/s"]),
         (format!("{guest}mirror = [\"ringway0\"]\n"), 4, ["mirror", "no port `ringway0`"]),
         (format!("{guest}max-unanswered = 0\n"), 4, ["max-unanswered", "from 1 to 256"]),
         (format!("{guest}mac = \"1:2\"\n"), 4, ["mac", "00:16:3e:00:00:02"]),
