@@ -7,7 +7,7 @@ use ringway_evidence::fact::{
     Basis, Limited, NeighbourTables, Routing, Span, Switches, Tried, float,
 };
 use ringway_evidence::facts;
-use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route};
+use ringway_evidence::parse::routes::{Hop, Neighbour, Neighbours, Route, Routes};
 
 pub(crate) const CHECK: Check = Check {
     id: "D39",
@@ -44,7 +44,7 @@ fn judge(facts: &Facts, out: &mut Verdicts) -> Judged {
         if route.nexthops.len() > 1 {
             out.add(one_of_several(facts, span, route));
         } else if let Some(gateway) = &route.gateway {
-            out.add(only_one(span, route, gateway));
+            out.add(only_one(&routing.routes, span, route, gateway));
         }
         next.extend(route.gateway.iter().chain(route.nexthops.iter().flat_map(|hop| &hop.gateway)));
     }
@@ -178,14 +178,33 @@ fn one_of_several(facts: &Facts, span: &Span<Neighbours>, route: &Route) -> Opti
     })
 }
 
-fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Finding> {
+fn only_one(
+    routes: &Routes,
+    span: &Span<Neighbours>,
+    route: &Route,
+    gateway: &str,
+) -> Option<Finding> {
     let one = failed(span, gateway, route.dev.as_ref())?;
+    let works = |it: &Route| {
+        let is_silent = |gateway: &String| failed(span, gateway, it.dev.as_ref()).is_some();
+        let is_down = |flag: &String| ["dead", "linkdown"].contains(&flag.as_str());
+        !it.gateway.as_ref().is_some_and(is_silent) && !it.flags.iter().any(is_down)
+    };
+    let is_reserve = routes.all.iter().any(|it| it.comes_before(route) && works(it));
     let summary = format!("the next hop to {}, {gateway}, does not reply", route.dst);
+    let (summary, cause) = match is_reserve {
+        true => (
+            format!("{summary}; another route is used"),
+            "If that fails, all packets are lost on this one, which is for then.",
+        ),
+        false => (summary, "All packets on this route are lost."),
+    };
     // Many hosts have an IPv6 route that leads nowhere, and do not need it.
-    let severity = if gateway.contains(':') { Severity::Note } else { Severity::Problem };
+    let is_needed = !gateway.contains(':') && !is_reserve;
+    let severity = if is_needed { Severity::Problem } else { Severity::Note };
     Some(
         Finding::new(severity, route.dst.clone(), summary)
-            .cause("All packets on this route are lost.")
+            .cause(cause)
             .quote([quoted(span, one)])
             .advise(Advice::by_hand(
                 "Check whether it is up and in the network of that interface (cable, VLAN), or \
@@ -199,6 +218,37 @@ fn only_one(span: &Span<Neighbours>, route: &Route, gateway: &str) -> Option<Fin
 mod tests {
     use super::*;
     use crate::hosts::host;
+
+    #[test]
+    fn a_route_in_reserve_is_no_problem_yet() {
+        let found = |first: &str, second: &str| {
+            let route = |gateway: &str, dev: &str, metric: u32| {
+                let way = format!(r#""gateway":"{gateway}","dev":"{dev}","metric":{metric}"#);
+                format!(r#"{{"dst":"default",{way}}}"#)
+            };
+            let near = |dst: &str, dev: &str, state: &str| {
+                format!(r#"{{"dst":"{dst}","dev":"{dev}","state":["{state}"]}}"#)
+            };
+            let [one, other] = ["10.0.0.1", "10.1.0.1"];
+            let routes = format!("[{},{}]\n", route(one, "a", 100), route(other, "b", 200));
+            let near = format!("[{},{}]\n", near(one, "a", first), near(other, "b", second));
+            let pieces = [
+                ("sample-1/monotonic", "1.0\n".to_owned()),
+                ("sample-2/monotonic", "2.0\n".to_owned()),
+                ("commands/ip_-d_-j_route_show_table_all_type_unicast", routes),
+                ("commands/ip_-j_addr_show", "[]\n".to_owned()),
+                ("sample-1/commands/ip_-s_-j_neigh_show", near.clone()),
+                ("sample-2/commands/ip_-s_-j_neigh_show", near),
+            ];
+            CHECK.run(&host(pieces))
+        };
+        let reserve = found("REACHABLE", "FAILED");
+        assert_eq!((reserve.len(), reserve[0].severity), (1, Severity::Note), "{reserve:#?}");
+        assert!(reserve[0].summary.ends_with("does not reply; another route is used"));
+        assert_eq!(found("FAILED", "REACHABLE")[0].severity, Severity::Problem);
+        let both = found("FAILED", "FAILED");
+        assert!(both.iter().all(|one| one.severity == Severity::Problem), "{both:#?}");
+    }
 
     #[test]
     fn a_table_without_room_is_found() {
