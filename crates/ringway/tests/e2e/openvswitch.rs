@@ -138,6 +138,12 @@ impl Place {
         self.host.wait("ports", SOON, |_| (self.ask("list-ports br-int") == ports).then_some(()));
     }
 
+    /// The number of a port, once the switch has given it one.
+    fn number(&self, port: &str) -> String {
+        let words = format!("get Interface {port} ofport");
+        self.host.wait("its number", SOON, |_| Some(self.ask(&words)).filter(|it| it != "[]"))
+    }
+
     /// Adds the vif `vm1`, whose socket is made by the backend.
     fn add_vm1(&self, dir: &Path, bridge: &str) -> Output {
         let socket = dir.join("vm1").display().to_string();
@@ -215,12 +221,12 @@ fn a_virtio_guest_is_on_open_vswitch_while_it_is_connected() {
     host.wait("its announcement", SOON, |_| (place.announcements() > 0).then_some(()));
 
     // The next process finds the port as it is, and removes that of a vif that is gone.
-    let number = place.ask("get Interface vm1 ofport");
+    let number = place.number("vm1");
     place.add_strangers();
     kill_backend(host);
     place.wait_for_ports("probe\ntheirs\nvm1");
     host.wait("its port to be known again", SOON, |host| host.vif("vm1").and_then(|vif| vif.ovs));
-    assert_eq!(place.ask("get Interface vm1 ofport"), number);
+    assert_eq!(place.number("vm1"), number);
     assert!(ping(), "{}", host.log());
 
     // A device that was deleted is a new port.
@@ -279,7 +285,7 @@ fn no_checksum_is_left_to_a_datapath_that_forwards_it_blank() {
     let guest = guest_of(1, "10.78.0.5", dir, "vm1", Maker::Backend, "");
     place.wait_for_ports("probe\nvm1");
     assert!(tool(whole, REACH).is_some(), "{}", host.log());
-    let number = place.ask("get Interface vm1 ofport");
+    let number = place.number("vm1");
     assert!(has_checksums(&host.vif("vm1").expect("it is there")));
     // It goes on to use what it was offered.
     for value in ["none", "auto"] {
@@ -287,7 +293,7 @@ fn no_checksum_is_left_to_a_datapath_that_forwards_it_blank() {
         assert!(!has_checksums(&vif), "{vif:?}");
         expect_echo(host);
     }
-    assert_eq!(place.ask("get Interface vm1 ofport"), number);
+    assert_eq!(place.number("vm1"), number);
 
     drop(guest);
     place.wait_for_ports("probe");
@@ -351,7 +357,7 @@ fn a_killed_process_that_asks_open_vswitch_is_replaced_and_costs_no_frame() {
     let keep = keeping_neighbor("10.78.0.254", &kept);
     let guest = guest_of(1, "10.78.0.5", sockets.path(), "vm1", Maker::Backend, &keep);
     place.wait_for_ports("probe\nvm1");
-    let (backend, number) = (host.pid_of("backend"), place.ask("get Interface vm1 ofport"));
+    let (backend, number) = (host.pid_of("backend"), place.number("vm1"));
     let whole = host.pid_of("ringway run");
     // The first frames may find the guest, or the switch's own port, not ready.
     assert!(tool(whole, REACH).is_some(), "{}", host.log());
@@ -375,7 +381,7 @@ fn a_killed_process_that_asks_open_vswitch_is_replaced_and_costs_no_frame() {
     drop(process);
     assert_eq!(lost, 0, "of {sent} pings");
     assert_eq!((place.id("vm1", "iface-id"), host.pid_of("backend")), ("lsp1".to_owned(), backend));
-    assert_eq!(place.ask("get Interface vm1 ofport"), number);
+    assert_eq!(place.number("vm1"), number);
 
     // It is killed between an order and its reply.
     let [worker, _] = pluggers(host);
@@ -477,12 +483,12 @@ fn a_guest_of_the_description_is_on_open_vswitch_with_its_ids() {
     assert!(shown.contains("iface-id") && shown.contains("lsp1"), "{shown}");
     host.ping("a", "10.77.0.254");
 
-    let number = place.ask("get Interface vif1.0 ofport");
+    let number = place.number("vif1.0");
     kill_backend(host);
     host.wait("its port to be known again", SOON, |host| {
         host.vif("vif1.0").and_then(|vif| vif.ovs)
     });
-    assert_eq!(place.ask("get Interface vif1.0 ofport"), number);
+    assert_eq!(place.number("vif1.0"), number);
     host.ping("a", "10.77.0.254");
 
     send(host.pid_of("guest a"), Signal::KILL);
