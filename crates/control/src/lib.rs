@@ -124,6 +124,14 @@ pub fn open_with_limits<R: Serialize, T: DeserializeOwned>(
     }
 }
 
+/// Whether a process has no socket, or has ended before its whole reply: if another takes its
+/// place, that one may be asked.
+pub fn is_gone(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+    let kinds = [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof];
+    kinds.contains(&error.kind())
+}
+
 /// Reads up to the end of a line or of the stream, within the time limit.
 fn read_line(
     reader: &mut BufReader<UnixStream>,

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use ringway_control::{
     BackendRequest, BackendStatus, GuestRequest, GuestStatus, OpenerRequest, ReplyLimits, RunDir,
-    listed, open_with_limits, send_request,
+    is_gone, listed, open_with_limits, send_request,
 };
 use serde::de::DeserializeOwned;
 
@@ -48,14 +48,14 @@ impl Target {
         RunDir::new(self.dir.clone().unwrap_or_else(default_dir))
     }
 
-    /// Asks the backend, or the next one, if it was just killed.
+    /// Asks the backend. If it is killed, its successor is asked, perhaps for the same again.
     pub(crate) fn ask_backend<T: DeserializeOwned>(&self, request: &BackendRequest) -> Result<T> {
         let socket = self.dir().backend();
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let is_early = Instant::now() < deadline;
             match send_request(&socket, request) {
-                Err(error) if is_early && is_absence(&error) && self.has_host() => {
+                Err(error) if is_early && is_gone(&error) && self.has_host() => {
                     thread::sleep(RETRY);
                 }
                 reply => return reply.map_err(|error| self.explain(error)),
@@ -155,4 +155,39 @@ impl Target {
 
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn the_successor_of_a_killed_backend_is_asked() {
+        let place = tempfile::tempdir().expect("a directory");
+        let target = Target { dir: Some(place.path().to_owned()) };
+        let own = ProcessRecord::of("host", std::process::id()).expect("it runs");
+        let state = serde_json::json!({ "processes": [own], "bridges": [] });
+        fs::write(target.dir().state(), state.to_string()).expect("a file");
+        let listener = UnixListener::bind(target.dir().backend()).expect("a socket");
+        let backends = thread::spawn(move || {
+            let accept = || listener.accept().expect("a client connects").0;
+            let read = |stream: &UnixStream| {
+                BufReader::new(stream).read_line(&mut String::new()).expect("a request")
+            };
+            drop(accept());
+            let second = accept();
+            read(&second);
+            drop(second);
+            let mut last = accept();
+            read(&last);
+            last.write_all(b"{\"ok\":null}\n").expect("a client waits");
+        });
+        let request = BackendRequest::Release { vif: "vm1".to_owned() };
+        target.ask_backend::<()>(&request).expect("the third replies");
+        backends.join().expect("it ends");
+    }
 }

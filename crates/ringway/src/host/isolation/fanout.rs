@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ringway_control::{
     BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, Reply,
-    ReplyLimits, RunDir, TenantStatus, VifStatus, listed, open_with_limits,
+    ReplyLimits, RunDir, TenantStatus, VifStatus, is_gone, listed, open_with_limits,
 };
 use ringway_datapath::Mirrored;
 use ringway_host::{DeviceState, refuse_of_uplink, refuse_queues_of_uplink};
@@ -328,13 +328,6 @@ fn set_within(socket: &Path, request: &BackendRequest, limit: Duration) -> io::R
             reply => return reply,
         }
     }
-}
-
-/// Whether a process has no socket yet, or has ended without a reply.
-fn is_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
-    let kinds = [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof];
-    kinds.contains(&error.kind())
 }
 
 /// Sends a request to a process of this host, which a guest may have taken over.
