@@ -18,6 +18,9 @@ pub fn listed<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
+/// The end of the refusal to take a vif out of quarantine.
+pub const NOT_QUARANTINED: &str = "is not quarantined, and no panic is charged to it";
+
 /// Requests to the backend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]

@@ -514,6 +514,13 @@ pub struct TenantStatus {
     pub vifs: Vec<String>,
 }
 
+impl TenantStatus {
+    /// Whether its process serves this vif.
+    pub fn serves(&self, vif: &str) -> bool {
+        self.vifs.iter().any(|own| own == vif)
+    }
+}
+
 /// One vif, as its guest sees it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuestVifStatus {

@@ -51,15 +51,18 @@ pub enum Response<T> {
 
 /// How long a process may take to reply. It replies between two rounds of its work, so a process
 /// that takes longer is stopped or stuck, and the client should report that rather than wait.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The reply of a process that ends before it has served a request.
+pub(crate) const STOPPING: &str = "the process is stopping";
 /// The most bytes of a reply: the state of more vifs than a host has.
 const REPLY_LEN_MAX: usize = 64 << 20;
 
 /// Sends one request and waits for its reply.
 ///
 /// # Errors
-/// Of kind `NotFound` or `ConnectionRefused` if no such process runs; `TimedOut` if it does not
-/// reply; of kind `Other` with the process's own sentence if it refuses.
+/// Of kind `NotFound` or `ConnectionRefused` if no such process runs; as in [`is_gone`] if it ends
+/// before its reply; `TimedOut` if it does not reply; of kind `Other` with the process's own
+/// sentence if it refuses.
 pub fn send_request<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
@@ -118,8 +121,14 @@ pub fn open_with_limits<R: Serialize, T: DeserializeOwned>(
     // A stream may be idle as long as there is nothing to report.
     reader.get_ref().set_read_timeout(None)?;
     reader.get_ref().set_write_timeout(None)?;
+    if reply.is_empty() {
+        return Err(explain(ErrorKind::UnexpectedEof.into()));
+    }
     match serde_json::from_slice(&reply)? {
         Response::Ok(value) => Ok((value, reader)),
+        Response::Error(reason) if reason == STOPPING => {
+            Err(explain(io::Error::new(ErrorKind::ConnectionReset, reason)))
+        }
         Response::Error(reason) => Err(io::Error::other(reason)),
     }
 }
@@ -202,6 +211,23 @@ mod tests {
         let limits = ReplyLimits { time: Duration::from_secs(60), bytes: 1 << 20 };
         let error = ask_one_that(floods, limits).expect_err("it has no end");
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+    }
+
+    #[test]
+    fn a_process_that_ends_before_its_reply_is_gone() {
+        let read = |stream: &UnixStream| {
+            BufReader::new(stream).read_line(&mut String::new()).expect("a request")
+        };
+        let limits = ReplyLimits { time: Duration::from_secs(60), bytes: 1 << 20 };
+        let ends: [&[u8]; 3] = [b"", b"{\"o", b"{\"error\":\"the process is stopping\"}\n"];
+        for sent in ends {
+            let ends = move |mut stream: UnixStream| {
+                read(&stream);
+                stream.write_all(sent).expect("a client waits");
+            };
+            let error = ask_one_that(ends, limits).expect_err("it has no reply");
+            assert!(is_gone(&error), "{error}");
+        }
     }
 
     #[test]

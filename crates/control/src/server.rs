@@ -15,7 +15,7 @@ use ringway_sys::wake::WakeFd;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Response, files, read_line};
+use crate::{Response, STOPPING, files, read_line};
 
 /// Connections served at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -209,7 +209,7 @@ fn serve<R: DeserializeOwned>(
             let call = Call { request, reply };
             let sent = calls.lock().is_ok_and(|calls| calls.send(call).is_ok());
             bell.ring();
-            let stopping = || Reply::error("the process is stopping");
+            let stopping = || Reply::error(STOPPING);
             if sent { replies.recv().unwrap_or_else(|_| stopping()) } else { stopping() }
         }
         Err(error) => Reply::error(&format!("not a request: {error}")),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use ringway_calls::{BackendRequest, BackendStatus, Reconnect, listed};
+use ringway_calls::{BackendRequest, BackendStatus, NOT_QUARANTINED, Reconnect, listed};
 use ringway_datapath::{Mirrored, PortRules};
 use ringway_engine::steps::{self, Command, Engines as _, Stall};
 use ringway_engine::{Capture, SlotId};
@@ -226,7 +226,7 @@ impl<W: World> Caller<'_, '_, W> {
                 was_any
             }
         };
-        let reason = || format!("{name} is not quarantined, and no panic is charged to it");
+        let reason = || format!("{name} {NOT_QUARANTINED}");
         if was_any { Ok(()) } else { Err(reason().into()) }
     }
 

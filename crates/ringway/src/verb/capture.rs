@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringway_control::{BackendRequest, open};
 use ringway_sys::poll::wait_readable;
 use ringway_terminal::options::bytes;
 use ringway_terminal::stop::Stop;
@@ -52,9 +51,7 @@ const LAST_FRAMES_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &Capture) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let request = BackendRequest::Capture { vif: args.vif.clone(), snap_len: args.snaplen };
-    let socket = args.target.serving(&args.vif)?;
-    let ((), mut stream) = open(&socket, &request).map_err(|error| args.target.explain(error))?;
+    let mut stream = args.target.capture(&args.vif, args.snaplen)?;
     // Created only now, so that a refusal leaves no file.
     let mut out = output(&args.write)?;
     let mut packets = 0_u64;

@@ -184,9 +184,7 @@ pub(crate) fn run(args: &Vif) -> Result<()> {
             args.target.ask_opener(&OpenerRequest::Remove { name: args.name.clone() })
         }
         Verb::Set(args) => args.target.ask_backend(&args.request()?),
-        Verb::Release(args) => {
-            args.target.ask_backend(&BackendRequest::Release { vif: args.vif.clone() })
-        }
+        Verb::Release(args) => args.target.release(&args.vif),
         Verb::Wait(args) => wait::run(args),
         Verb::Stats(args) if args.watch => watch(args),
         Verb::Stats(args) => stats(args),

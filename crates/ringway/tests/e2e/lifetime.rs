@@ -160,6 +160,22 @@ fn a_host_whose_backend_was_just_killed_is_not_missing() {
 }
 
 #[test]
+fn an_order_right_after_the_end_of_the_backend_is_carried_out() {
+    let Some(_turn) = shared_turn(&[]) else { return };
+    let host = Host::start(&describe("", &[]));
+    let socket = host.file("vm1.sock");
+    let socket = socket.to_str().expect("text");
+    let add = ["vif", "add", "vm1", "--vhost", socket, "--mode", "server"];
+    let orders = [&add[..], &["vif", "set", "vm1", "weight", "2"], &["vif", "remove", "vm1"]];
+    for order in orders {
+        let backend = host.wait("the backend", SOON, Host::backend).pid;
+        send(backend, Signal::KILL);
+        host.text(order);
+    }
+    assert!(host.vif("vm1").is_none());
+}
+
+#[test]
 fn a_host_without_guests_is_ready_at_once() {
     let Some(_turn) = shared_turn(&[]) else { return };
     let host = Host::start(&describe("", &[]));

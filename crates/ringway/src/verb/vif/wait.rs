@@ -47,7 +47,7 @@ impl Wait {
     /// What the vif lacks, if anything.
     fn missing(&self) -> Result<Option<String>> {
         // It may yet be made, and the backend may just be starting again.
-        let status = self.target.backend();
+        let status = self.target.backend_now();
         let vifs = status.map(|status| status.vifs).unwrap_or_default();
         let Some(vif) = vifs.into_iter().find(|vif| vif.name == self.vif) else {
             return Ok(Some("there is no such vif".to_owned()));
