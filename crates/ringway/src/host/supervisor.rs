@@ -44,7 +44,7 @@ const BROKER_END_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the backend may take to release a guest that is gone.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a process may take to end when asked: a guest closes its vifs with the backend first.
-const END_TIMEOUT: Duration = Duration::from_secs(4);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// A process that ends sooner than this after its start did not work at all.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 /// Time until the next attempt when a process did not work at all.

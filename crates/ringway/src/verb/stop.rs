@@ -10,8 +10,8 @@ use ringway_sys::poll::wait_readable;
 
 use crate::host::{ProcessRecord, default_dir, read_state, remove_all, xen};
 
-/// How long a host may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a host may take to end: guests, tenants, backend and broker end one after another.
+const END_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Stop a host in order, and wait until it has ended.
 ///

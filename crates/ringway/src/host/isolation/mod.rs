@@ -47,7 +47,7 @@ const TENANTS_MAX: usize = 512;
 /// Watch events that are taken at a time, before other work.
 const EVENTS_MAX: usize = 1024; // not a limit: a batch, the rest follows
 /// How long processes may take to end when asked.
-const END_TIMEOUT: Duration = Duration::from_secs(4);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Processes that may end before the host is ready; more than that counts as a failed start.
 const EARLY_DEATHS_MAX: u64 = 3; // not a limit: a start that fails
 

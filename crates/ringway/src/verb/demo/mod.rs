@@ -40,7 +40,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The socket of a guest of virtio.
 const SOCKET: &str = "b.sock";
 /// How long the host may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(45);
 /// The profile that the program is built with.
 const PROFILE: &str = env!("RINGWAY_PROFILE");
 /// Bytes that a command may print.
