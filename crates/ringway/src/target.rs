@@ -19,7 +19,7 @@ use crate::host::{ProcessRecord, default_dir, read_description, read_state};
 use crate::vhosts;
 
 /// How long the addition or removal of a virtio vif may take: it may need another process.
-const OPENER_TIMEOUT: Duration = Duration::from_secs(30);
+const OPENER_TIMEOUT: Duration = Duration::from_secs(40);
 /// How long a process of a host that runs may take to start, or to have a place for a request.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before it is asked again.
@@ -206,13 +206,13 @@ impl Target {
 
 /// Whether a process that has ended may have carried out the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+pub(crate) enum Turn {
     First,
     Again,
 }
 
 /// Asks until there is a reply, or an error after which none can come.
-fn ask_while<T>(
+pub(crate) fn ask_while<T>(
     may_return: impl Fn(&io::Error) -> bool,
     mut ask: impl FnMut(Turn) -> io::Result<T>,
 ) -> io::Result<T> {

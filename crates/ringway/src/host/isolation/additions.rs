@@ -18,7 +18,7 @@ use ringway_description::{TenantName, VHOSTS_MAX, Vhost};
 use ringway_host::Purpose;
 use ringway_sys::wake::WakeFd;
 
-use super::fanout::ask_within;
+use super::fanout::order_within;
 use super::{Isolation, TENANTS_MAX};
 use crate::description;
 use crate::vhosts;
@@ -26,7 +26,7 @@ use crate::vhosts;
 /// How long a tenant's process may take to serve, before a request is refused.
 pub(super) const START_MAX: Duration = Duration::from_secs(20);
 /// How long its opener may take for a request.
-const CHANGE_MAX: Duration = Duration::from_secs(5);
+const CHANGE_MAX: Duration = Duration::from_secs(10);
 
 /// The vifs that were added, and the requests about them.
 pub(super) struct Additions {
@@ -247,14 +247,15 @@ impl Isolation {
         Ok((tenant, Change::Remove(name.to_owned())))
     }
 
-    /// Gives the request to the tenant's opener, on a thread of its own.
+    /// Gives the request to the tenant's opener, on a thread of its own. The next opener, if this
+    /// one ends first, begins with the vifs that were added before the request.
     fn pass_on(&self, pending: &Pending) {
         let socket = self.setup.dir.opener_of(&pending.tenant.0);
         let request = pending.call.request.clone();
         let (outcomes, bell) =
             (self.additions.outcomes.0.clone(), Arc::clone(self.additions.calls.bell()));
         thread::spawn(move || {
-            let _ = outcomes.send(ask_within(&socket, &request, CHANGE_MAX));
+            let _ = outcomes.send(order_within(&socket, &request, CHANGE_MAX));
             bell.ring();
         });
     }

@@ -14,20 +14,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, Reply,
-    ReplyLimits, RunDir, TenantStatus, VifStatus, is_gone, listed, open_with_limits,
+    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, NOT_QUARANTINED,
+    Reply, ReplyLimits, RunDir, TenantStatus, VifStatus, is_gone, listed, open_with_limits,
 };
 use ringway_datapath::Mirrored;
 use ringway_host::{DeviceState, refuse_of_uplink, refuse_queues_of_uplink};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::target::{Turn, ask_while};
+
 /// How long one process may take to report its state.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long all of them may take together: less than the command line's timeout.
-const ALL_TIMEOUT: Duration = Duration::from_secs(4);
+const ALL_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a process may take to change something.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(4);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(8);
 /// The pause before a process is asked again that is just being replaced.
 const RETRY: Duration = Duration::from_millis(5);
 /// Bytes of the reply of one process, which a guest may have taken over.
@@ -110,12 +112,13 @@ impl Respondents {
         }
         match request {
             BackendRequest::Status => Reply::ok(&self.status()),
-            BackendRequest::SetMaxQueues { vif, .. } | BackendRequest::SetLimit { vif, .. } => {
-                self.change(vif, |socket| set_within(socket, request, CHANGE_TIMEOUT))
+            BackendRequest::SetMaxQueues { vif, .. }
+            | BackendRequest::SetLimit { vif, .. }
+            | BackendRequest::Release { vif } => {
+                self.change(vif, |socket| order_within(socket, request, CHANGE_TIMEOUT))
             }
-            BackendRequest::Release { vif }
-            | BackendRequest::Panic { vif }
-            | BackendRequest::Stall { vif, .. } => {
+            // The successor of one that panics must not do so, too.
+            BackendRequest::Panic { vif } | BackendRequest::Stall { vif, .. } => {
                 self.change(vif, |socket| ask_within(socket, request, CHANGE_TIMEOUT))
             }
             BackendRequest::Capture { vif, .. } => match self.of_vif(vif) {
@@ -140,7 +143,7 @@ impl Respondents {
     fn refuse_mirror(&self, output: &str, wanted: &str) -> Option<String> {
         let tenant_of = |name: &str| {
             let mut tenants = self.tenants.iter().map(|(tenant, _)| tenant);
-            tenants.find(|tenant| tenant.vifs.iter().any(|it| it == name))
+            tenants.find(|tenant| tenant.serves(name))
         };
         let own = tenant_of(output)?;
         // The process itself refuses an invalid list.
@@ -163,9 +166,7 @@ impl Respondents {
 
     /// The socket of the process that serves a vif.
     fn of_vif(&self, vif: &str) -> Result<&PathBuf, String> {
-        let has_it =
-            |(tenant, _): &&(TenantStatus, PathBuf)| tenant.vifs.iter().any(|it| it == vif);
-        let found = self.tenants.iter().find(has_it);
+        let found = self.tenants.iter().find(|(tenant, _)| tenant.serves(vif));
         found.map(|(_, socket)| socket).ok_or_else(|| {
             let known = listed(self.tenants.iter().flat_map(|(tenant, _)| &tenant.vifs));
             format!("there is no vif {vif:?}; there is {known}")
@@ -318,16 +319,20 @@ fn ask_all(all: &[Asked<'_>]) -> Vec<io::Result<BackendStatus>> {
     replies.into_iter().map(|(_, reply)| reply).collect()
 }
 
-/// Has a process set something. If it is just being replaced, its successor does, perhaps again.
-fn set_within(socket: &Path, request: &BackendRequest, limit: Duration) -> io::Result<()> {
+/// Gives a process an order. If it is just being replaced, its successor gets it, perhaps again.
+pub(super) fn order_within(
+    socket: &Path,
+    order: &impl Serialize,
+    limit: Duration,
+) -> io::Result<()> {
     let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match ask_within(socket, request, left.max(RETRY)) {
-            Err(error) if is_gone(&error) && left > RETRY => thread::sleep(RETRY),
-            reply => return reply,
-        }
-    }
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let may_return = |error: &io::Error| is_gone(error) && left() > RETRY;
+    ask_while(may_return, |turn| match ask_within(socket, order, left().max(RETRY)) {
+        // Its predecessor has released the vif.
+        Err(error) if turn == Turn::Again && error.to_string().ends_with(NOT_QUARANTINED) => Ok(()),
+        done => done,
+    })
 }
 
 /// Sends a request to a process of this host, which a guest may have taken over.
@@ -338,4 +343,43 @@ pub(in crate::host) fn ask_within<T: DeserializeOwned>(
 ) -> io::Result<T> {
     let patience = ReplyLimits { time: limit, bytes: REPLY_LEN_MAX };
     open_with_limits(socket, request, patience).map(|(reply, _)| reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// What comes of an order to processes of which each but the last ends before it replies.
+    fn ordered(replies: &[&'static str]) -> io::Result<()> {
+        let place = tempfile::tempdir().expect("a directory");
+        let socket = place.path().join("socket");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let replies = replies.to_vec();
+        let processes = thread::spawn(move || {
+            for reply in replies {
+                let mut stream = listener.accept().expect("a client connects").0;
+                BufReader::new(&stream).read_line(&mut String::new()).expect("a request");
+                stream.write_all(reply.as_bytes()).expect("a client waits");
+            }
+        });
+        let order = BackendRequest::Release { vif: "vif1.0".to_owned() };
+        let done = order_within(&socket, &order, PATIENCE);
+        processes.join().expect("it ends");
+        done
+    }
+
+    #[test]
+    fn the_successor_of_a_process_that_ends_before_its_reply_gets_the_order() {
+        let refused = "{\"error\":\"vif1.0 is not quarantined, and no panic is charged to it\"}\n";
+        ordered(&["{\"ok\":null}\n"]).expect("it is done");
+        ordered(&["", "", "{\"ok\":null}\n"]).expect("it is done");
+        ordered(&["", refused]).expect("the first has done it");
+        ordered(&[refused]).expect_err("it was not done");
+        ordered(&["", "{\"error\":\"no\"}\n"]).expect_err("it was not done");
+    }
 }
