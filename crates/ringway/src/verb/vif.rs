@@ -5,12 +5,13 @@ mod wait;
 
 use std::iter;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
-use ringway_control::{BackendRequest, OpenerRequest, Reconnect, VifStatus, listed};
+use ringway_control::{BackendRequest, OpenerRequest, Reconnect, TenantStatus, VifStatus, listed};
 use ringway_terminal::options::number;
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::stop::Stop;
@@ -21,6 +22,10 @@ use crate::cells;
 use crate::rates::{self, Reading};
 use crate::target::{List, Target};
 
+/// How long the process of a vif's tenant may take to report the vif's state.
+const TENANT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause before it is asked again.
+const RETRY: Duration = Duration::from_millis(20);
 /// The column of the tenant in a list of vifs, where it is shown: after the guest.
 const TENANT_COLUMN: usize = 3;
 
@@ -269,16 +274,45 @@ impl Set {
 
 /// All vifs, and the uplink as the last; only the named one if there is a name.
 fn vifs(target: &Target, name: Option<&str>) -> Result<Vec<VifStatus>> {
-    let status = target.backend()?;
-    let mut vifs: Vec<VifStatus> = status.ports().cloned().collect();
-    if let Some(name) = name {
-        let known = listed(vifs.iter().map(|vif| &vif.name));
-        vifs.retain(|vif| vif.name == name);
-        if vifs.is_empty() {
-            bail!("there is no vif {name:?}; there is {}", table::shown(&known));
-        }
+    match name {
+        None => Ok(target.backend()?.ports().cloned().collect()),
+        Some(name) => Ok(vec![vif(target, name)?]),
     }
-    Ok(vifs)
+}
+
+/// One vif, or the uplink. Its tenant's process may be busy, or just starting.
+fn vif(target: &Target, name: &str) -> Result<VifStatus> {
+    let deadline = Instant::now() + TENANT_TIMEOUT;
+    loop {
+        let status = target.backend()?;
+        if let Some(vif) = status.ports().find(|vif| vif.name == name) {
+            return Ok(vif.clone());
+        }
+        let Some(tenant) = status.tenants.iter().find(|tenant| tenant.serves(name)) else {
+            let known = listed(status.ports().map(|vif| &vif.name));
+            bail!("there is no vif {name:?}; there is {}", table::shown(&known));
+        };
+        if Instant::now() >= deadline {
+            bail!(table::shown(&without_state(name, tenant)));
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+/// Why a vif of a tenant has no state, and what can be done.
+fn without_state(name: &str, tenant: &TenantStatus) -> String {
+    let TenantStatus { name: whose, pid, state, error, .. } = tenant;
+    let reason = error.as_ref().map_or_else(String::new, |error| format!(" ({error})"));
+    let remedy = match pid {
+        Some(pid) => {
+            format!("a silent one is replaced after a minute, or at once by `kill -9 {pid}`")
+        }
+        None => "it is started again by itself, and the host's log says why it ended".to_owned(),
+    };
+    format!(
+        "the process of tenant {whose}, which serves {name}, is {state} and does not \
+         reply{reason}: {remedy}"
+    )
 }
 
 fn list(args: &List) -> Result<()> {
@@ -428,5 +462,23 @@ mod tests {
         let queues = queues.map(queue).to_vec();
         let table = list_table(vec![VifStatus { queues, ..VifStatus::default() }]);
         assert!(table.contains("no_buffer 1, queue_full 5"), "{table}");
+    }
+
+    #[test]
+    fn a_vif_whose_process_does_not_reply_is_not_missing() {
+        let silent = TenantStatus {
+            name: "red".to_owned(),
+            pid: Some(77),
+            state: "silent".to_owned(),
+            error: Some("the process has not responded for 2 s".to_owned()),
+            ..TenantStatus::default()
+        };
+        let said = without_state("vif1.0", &silent);
+        for text in ["tenant red", "vif1.0", "is silent", "for 2 s", "kill -9 77"] {
+            assert!(said.contains(text), "{said}");
+        }
+        let ended = TenantStatus { pid: None, error: None, ..silent };
+        let said = without_state("vif1.0", &ended);
+        assert!(said.contains("started again") && !said.contains("kill"), "{said}");
     }
 }

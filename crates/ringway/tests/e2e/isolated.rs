@@ -6,10 +6,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 use ringway_control::{BackendRequest, BackendStatus, RunDir, TenantStatus, VifStatus};
 use ringway_datapath::MacAddr;
-use ringway_e2e::host::{Host, SOON, describe, names_in, send, wait_for};
+use ringway_e2e::host::{Host, SOON, describe, names_in, send, text_of, wait_for};
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
 use ringway_e2e::{nightly_turn, shared_turn};
 use rustix::process::Signal;
@@ -336,9 +337,16 @@ fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
         states.eq(["serving", "serving", "silent"]).then_some(status)
     });
     assert_eq!(status.vifs.len(), 2);
+    let mut show = ringway_e2e::host::ringway();
+    show.env("RINGWAY_DIR", host.dir()).args(["vif", "show", "vif1.0"]).stdout(Stdio::piped());
+    let show = show.stderr(Stdio::piped()).spawn().expect("the program can be started");
     host.ping("b", "10.77.0.4");
+    // By the end of this, the other has asked, too, unless the machine is busy.
+    let _ = host.backend();
     // A stopped process is not stuck, and continues.
     send(before, Signal::CONT);
+    let shown = text_of(show.wait_with_output().expect("our child"), "vif show");
+    assert!(shown.contains("tenant            red"), "{shown}");
     host.wait("the tenant", SOON, |host| {
         let tenant = tenant(host, "red")?;
         (tenant.pid == Some(before) && tenant.state == "serving").then_some(())

@@ -1,7 +1,7 @@
 //! `ringway vif show`: all about one vif. What `vif set` changes has the name by which that knows
 //! it, and a value that it takes.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 use ringway_control::{
     HashStatus, LimitsStatus, NamespaceStatus, OvsStatus, QueueStatus, RateStatus, RefusalsStatus,
@@ -11,7 +11,7 @@ use ringway_terminal::output::{print, print_json};
 use ringway_terminal::table;
 use ringway_xenbus::Rate;
 
-use super::{attached_to, counters, vifs};
+use super::{attached_to, counters};
 use crate::cells;
 use crate::target::Target;
 
@@ -27,8 +27,7 @@ pub(super) struct Show {
 }
 
 pub(super) fn run(args: &Show) -> Result<()> {
-    let mut vifs = vifs(&args.target, Some(&args.vif))?;
-    let vif = vifs.pop().context("it was there a line ago")?;
+    let vif = super::vif(&args.target, &args.vif)?;
     if args.json {
         return print_json(&vif);
     }
