@@ -28,7 +28,8 @@ pub fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>)
     wait_or(limit, look, || format!("waited {limit:?} for {what}"))
 }
 
-fn wait_or<T>(
+/// As [`wait_for`], with words of the caller's own if the time has elapsed.
+pub(crate) fn wait_or<T>(
     limit: Duration,
     mut look: impl FnMut() -> Option<T>,
     complaint: impl FnOnce() -> String,
@@ -251,11 +252,13 @@ impl Host {
         processes.iter().map(member).collect()
     }
 
-    /// The process of this name.
+    /// The process of this name, as soon as there is one that runs: it may just be replaced.
     pub fn pid_of(&self, name: &str) -> u32 {
-        let members = self.members();
-        let member = members.iter().find(|member| member.name == name);
-        member.unwrap_or_else(|| panic!("no {name} in {members:?}")).pid
+        self.wait(&format!("the process {name}"), SOON, |host| {
+            let members = host.members();
+            let member = members.iter().find(|it| it.name == name && it.is_alive());
+            member.map(|member| member.pid)
+        })
     }
 
     /// Runs a verb for this host.
@@ -297,16 +300,16 @@ impl Host {
         reply(|limits| Ok(open_with_limits(&socket, &GuestRequest::Status, limits)?.0))
     }
 
-    /// Bytes that a vif's guest has sent.
+    /// Bytes that a vif's guest has sent; the vif exists, or will in a moment.
     pub fn tx_bytes(&self, vif: &str) -> u64 {
-        let vif = self.vif(vif);
-        vif.map_or(0, |vif| vif.queues.iter().map(|queue| queue.tx_bytes).sum())
+        let vif = self.wait(vif, SOON, |host| host.vif(vif));
+        vif.queues.iter().map(|queue| queue.tx_bytes).sum()
     }
 
-    /// Bytes that a vif's guest has received.
+    /// Bytes that a vif's guest has received; the vif exists, or will in a moment.
     pub fn rx_bytes(&self, vif: &str) -> u64 {
-        let vif = self.vif(vif);
-        vif.map_or(0, |vif| vif.queues.iter().map(|queue| queue.rx_bytes).sum())
+        let vif = self.wait(vif, SOON, |host| host.vif(vif));
+        vif.queues.iter().map(|queue| queue.rx_bytes).sum()
     }
 
     /// A command in a guest; it replaces the process that enters the guest.

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, Running, SOON, wait_for};
+use crate::host::{Host, Running, SOON, wait_for, wait_or};
 use crate::program;
 
 /// The program of a machine.
@@ -44,16 +44,20 @@ impl Image {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/virtio/image");
         let mut command = Command::new(script);
         command.env("CARGO_TARGET_DIR", target).stdin(Stdio::null()).stdout(Stdio::null());
-        let mut making = Running::start(command.stderr(Stdio::piped()));
-        let status = making.wait("the image of a machine", IMAGE_PATIENCE);
+        // A file, which has room for all that it says.
+        let log = tempfile::NamedTempFile::new().expect("a file can be made");
+        let said = || std::fs::read_to_string(log.path()).unwrap_or_default();
+        let mut making = Running::start(command.stderr(log.reopen().expect("it is there")));
+        let status = wait_or(
+            IMAGE_PATIENCE,
+            || making.0.try_wait().expect("our child"),
+            || format!("tests/virtio/image has not ended in {IMAGE_PATIENCE:?}: {}", said()),
+        );
         if status.success() {
             return Some(Image(target.join("virtio")));
         }
-        let mut complaint = String::new();
-        let stderr = making.0.stderr.take().expect("it was piped");
-        let _ = BufReader::new(stderr).read_to_string(&mut complaint);
-        assert_eq!(status.code(), Some(77), "tests/virtio/image: {complaint}");
-        let _ = write!(std::io::stderr(), "SKIPPED: {complaint}");
+        assert_eq!(status.code(), Some(77), "tests/virtio/image: {}", said());
+        let _ = write!(std::io::stderr(), "SKIPPED: {}", said());
         None
     }
 }

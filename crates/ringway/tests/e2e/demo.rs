@@ -87,10 +87,10 @@ fn a_xen_guest_and_a_virtio_guest_exchange_long_segments_and_a_verified_file() {
             let queues = vif["queues"].as_array().expect("a list").iter();
             queues.map(|queue| queue[counter].as_u64().expect("a counter")).sum()
         };
-        // At most half of the frames are acknowledgements.
+        // No frame is longer than that if segments are cut, and many are acknowledgements.
         for way in ["tx", "rx"] {
             let (packets, bytes) = (sum(&format!("{way}_packets")), sum(&format!("{way}_bytes")));
-            assert!(bytes / packets > 2 * FRAME_LEN_MAX, "{way}: {bytes} in {packets}: {vif}");
+            assert!(bytes > packets * FRAME_LEN_MAX, "{way}: {bytes} in {packets}: {vif}");
         }
     }
     // The processes that drive its queues run in the namespace of the guest.
@@ -130,7 +130,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     send(demo.0.id(), Signal::INT);
     // The others keep it open until they end.
     assert!(said.any(|line| line.contains("ended before it was finished")));
-    assert!(!demo.wait("the demo", SOON).success());
+    assert!(!demo.wait("the demo", 2 * SOON).success());
     assert!(!place.exists());
     assert_eq!(fs::read_dir(results.path()).expect("it is there").count(), 0);
     let place = place.display().to_string();
