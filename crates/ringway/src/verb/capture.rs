@@ -47,7 +47,7 @@ pub(crate) struct Capture {
 }
 
 /// How long the backend may take to send its last frames after Ctrl-C.
-const LAST_FRAMES_TIMEOUT: Duration = Duration::from_secs(1);
+const LAST_FRAMES_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Capture) -> Result<()> {
     let stop = Stop::on_signals()?;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
-use ringway_control::{BackendRequest, BackendStatus, RunDir, TenantStatus, VifStatus};
+use ringway_control::{BackendRequest, BackendStatus, TenantStatus, VifStatus};
 use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, SOON, describe, names_in, send, text_of, wait_for};
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
@@ -17,6 +17,7 @@ use rustix::process::Signal;
 
 use crate::devices::{tool, tool_ok};
 use crate::hostile::Hostile;
+use crate::panics::disturb;
 use crate::rules::{arp_question, neighbor};
 
 /// Guests `a` and `c` of one tenant, `b` of another, and `d` of none; and the uplink to the host.
@@ -353,11 +354,7 @@ fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
     });
     // Ten seconds, which use no CPU time.
     let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep: true };
-    let socket = RunDir::new(host.dir()).backend();
-    // A process that has just continued may not reply in time.
-    host.wait("the process to be stalled", SOON, |_| {
-        ringway_control::send_request::<_, ()>(&socket, &request).ok()
-    });
+    disturb(&host, &request);
     host.wait("the tenant's next process", 6 * SOON, |host| {
         let tenant = tenant(host, "red")?;
         (tenant.pid != Some(before) && tenant.state == "serving").then_some(())

@@ -1,6 +1,7 @@
 //! A worker panics. The process ends at once, and the next one takes over all vifs.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 
 use ringway_control::{BackendRequest, RunDir};
 use ringway_e2e::host::{Host, SOON, pair};
@@ -14,12 +15,28 @@ fn start() -> Host {
 /// Makes the worker of a vif panic, and waits until a number of backends have been restarted.
 pub(crate) fn panic_over(host: &Host, vif: &str, restarts: u64) {
     host.wait("the vif", SOON, |host| host.vif(vif).filter(|vif| vif.state == "Connected"));
-    let request = BackendRequest::Panic { vif: vif.to_owned() };
-    let socket = RunDir::new(host.dir()).backend();
-    // It may end before it has replied.
-    let _ = ringway_control::send_request::<_, ()>(&socket, &request);
+    disturb(host, &BackendRequest::Panic { vif: vif.to_owned() });
     host.wait("the next backend", SOON, |host| {
         host.event("backend-restarted").filter(|event| event["restarts"] == restarts)
+    });
+}
+
+/// Has a process panic or stall. One that is just replaced, or busy, may not get the order, and one
+/// that gets it may end before it has replied.
+pub(crate) fn disturb(host: &Host, order: &BackendRequest) {
+    let socket = RunDir::new(host.dir()).backend();
+    host.wait("a process to get the order", SOON, |_| {
+        let Err(error) = ringway_control::send_request::<_, ()>(&socket, order) else {
+            return Some(());
+        };
+        let is_lost = matches!(
+            error.kind(),
+            ErrorKind::NotFound
+                | ErrorKind::ConnectionRefused
+                | ErrorKind::WouldBlock
+                | ErrorKind::Other
+        );
+        (!is_lost).then_some(())
     });
 }
 

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ringway_control::{BackendRequest, RunDir};
-use ringway_e2e::host::{Host, Running, SOON, number, pair, ringway, send, stop_threads};
+use ringway_control::BackendRequest;
+use ringway_e2e::host::{Host, Running, SOON, number, pair, ringway, send, stop_threads, wait_for};
 use ringway_e2e::shared_turn;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
@@ -23,7 +23,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::panics::panic_over;
+use crate::panics::{disturb, panic_over};
 
 /// How long the service manager waits for a keep-alive message.
 const WATCHDOG: Duration = Duration::from_secs(2);
@@ -229,17 +229,22 @@ fn a_service_without_root_serves_the_network_of_its_host() {
     let shown = String::from_utf8_lossy(&shown.expect("util-linux").stdout).into_owned();
     assert!(shown.contains("10.77.0.254/24"), "{shown}");
     assert!(place.path().join("own/host.toml.accepted").exists());
+    let mut killed = None;
     for _ in 0..3 {
-        let state = fs::read(dir.join("state.json")).expect("it keeps its state");
-        let state: serde_json::Value = serde_json::from_slice(&state).expect("JSON");
-        let processes = state["processes"].as_array().expect("a list");
-        let backend = processes.iter().find(|it| it["name"] == "backend").expect("it runs");
-        send(number(&backend["pid"]), Signal::KILL);
+        let backend = wait_for("the next backend", SOON, || {
+            let state = fs::read(dir.join("state.json")).expect("it keeps its state");
+            let state: serde_json::Value = serde_json::from_slice(&state).expect("JSON");
+            let processes = state["processes"].as_array().expect("a list");
+            let backend = processes.iter().find(|it| it["name"] == "backend")?;
+            Some(number(&backend["pid"])).filter(|pid| Some(*pid) != killed)
+        });
+        send(backend, Signal::KILL);
+        killed = Some(backend);
         notices.up_to("STATUS=1 vifs, 0 connected");
     }
     send(service.0.id(), Signal::TERM);
     notices.up_to("STOPPING=1");
-    assert!(service.wait("the service to end", SOON).success());
+    assert!(service.wait("the service to end", 2 * SOON).success());
 }
 
 /// A host whose backend has a watchdog and can be disturbed.
@@ -255,10 +260,7 @@ fn a_stuck_worker_ends_the_process_with_a_reason_and_all_vifs_are_served_again()
         let connected =
             |host: &Host| host.vif("vif1.0").filter(|vif| vif.state == "Connected").map(|_| ());
         host.wait("the vif", SOON, connected);
-        let request = BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep };
-        let socket = RunDir::new(host.dir()).backend();
-        ringway_control::send_request::<_, ()>(&socket, &request)
-            .expect("it does as the test wants");
+        disturb(&host, &BackendRequest::Stall { vif: "vif1.0".to_owned(), asleep });
         // Two seconds of CPU time, which take much longer on a busy machine.
         host.wait("the next backend", 12 * SOON, |host| {
             host.event("backend-restarted").filter(|event| event["restarts"] == restarts)

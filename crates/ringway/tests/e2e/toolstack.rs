@@ -75,9 +75,11 @@ fn a_guest_is_connected_after_its_script_has_placed_the_device() {
             host.log().contains("waiting for the hotplug script").then_some(())
         });
         assert_eq!(host.node(&vif.backend_state()).as_deref(), Some("2"));
-        let status = host.vif(&guest.name()).expect("it is listed");
         // The script has not put it on the bridge.
-        assert_eq!((status.queues.len(), status.attached_to.as_str()), (1, "guest-tap"));
+        host.wait("the device's new name", SOON, |host| {
+            let vif = host.vif(&guest.name())?;
+            (vif.queues.len() == 1 && vif.attached_to == "guest-tap").then_some(())
+        });
         write(&host, vif, "hotplug-status", "connected");
         wait_state(&host, vif, "4");
 
@@ -103,7 +105,7 @@ fn a_guest_is_connected_after_its_script_has_placed_the_device() {
         host.wait("the device to go", SOON, |host| {
             ip(host, "link show guest-tap").is_none().then_some(())
         });
-        assert_eq!(host.vif(&guest.name()).map(|vif| vif.name), None);
+        host.wait("the vif to go", SOON, |host| host.vif(&guest.name()).is_none().then_some(()));
     }
 }
 
