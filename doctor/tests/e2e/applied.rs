@@ -111,7 +111,7 @@ fn do_long_arrive(pair: &Pair) -> bool {
     // waits: for none of them.
     let long = format!("ping -n -c 3 -i 0.05 -W 0.01 -M do -s 8000 {GUEST}");
     pair.on_host(&long).output().expect("it starts");
-    // With `-w` it sends one request more each second until a reply comes.
+    // waits: with `-w` it sends one request more each second until a reply comes.
     ok(&mut pair.on_host(&format!("ping -n -c 1 -W 30 {GUEST}")));
     match echoes(pair) - before {
         1 => false,

@@ -270,7 +270,7 @@ fn a_deleted_device_or_bridge_is_made_good_and_no_guest_is_closed() {
         let names = ["vif1.0", "vm1"];
         let reach = |host: &Host| {
             host.ping("a", "10.77.0.254");
-            let pings = "ping -n -c 1 -W 30 10.77.0.9";
+            let pings = "ping -n -c 1 -w 30 10.77.0.9";
             assert!(tool(pid, pings).is_some(), "{}", host.log());
         };
         reach(&host);
@@ -360,7 +360,7 @@ fn a_tenants_vif_waits_for_its_bridge_and_its_device_outlives_the_process() {
     let is_connected = |host: &Host| host.vif("vm1").filter(|vif| vif.state == "Connected");
     host.wait("the guest", SOON, is_connected);
     let reach = |host: &Host| {
-        assert!(tool(pid, "ping -n -c 1 -W 30 10.78.0.9").is_some(), "{}", host.log());
+        assert!(tool(pid, "ping -n -c 1 -w 30 10.78.0.9").is_some(), "{}", host.log());
     };
     reach(&host);
     ok("bridge link set dev vm1 isolated on learning off");

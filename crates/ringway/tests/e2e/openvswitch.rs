@@ -328,16 +328,26 @@ fn processes(is_wanted: impl Fn(u32, &str) -> bool) -> Vec<u32> {
 fn pluggers(host: &Host) -> [u32; 2] {
     let words = format!("plugger --dir {} ", host.dir().display());
     host.wait("two processes", SOON, |_| {
-        let mut found = processes(|_, line| line.contains(&words));
+        let mut found = processes(|pid, line| line.contains(&words) && has_executed(pid));
         found.sort_by_key(|pid| start_time(*pid));
         found.try_into().ok()
     })
 }
 
-/// The parent of a process (field 4 of proc_pid_stat(5)).
-fn parent(pid: u32) -> Option<u32> {
+/// A number of a process, by its field in proc_pid_stat(5), of those behind the name.
+fn number_of(pid: u32, field: usize) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(field - 3)?.parse().ok()
+}
+
+/// Whether a process runs a program of its own. One that is about to has the command line of its
+/// parent until then (`PF_FORKNOEXEC`).
+fn has_executed(pid: u32) -> bool {
+    number_of(pid, 9).is_some_and(|flags| flags & 0x40 == 0)
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    number_of(pid, 4)
 }
 
 fn kill(host: &Host, pid: u32) {

@@ -241,7 +241,7 @@ fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
     let _guest = guest_of(1, "10.78.0.5", dir, "vm5", Maker::Backend, "");
     is_connected("vm5");
     assert_eq!(host.vif("vm5").expect("it is listed").attached_to, "br7");
-    assert!(tool(whole, "ping -n -c 1 -W 30 10.78.0.5").is_some(), "{}", host.log());
+    assert!(tool(whole, "ping -n -c 1 -w 30 10.78.0.5").is_some(), "{}", host.log());
 
     // The next process serves them, too.
     for name in ["tenant vhost-vm2", "tenant vhost-vm5", "tenant red"] {
@@ -250,7 +250,7 @@ fn a_vif_is_added_to_any_tenant_and_removed_while_the_host_runs() {
     host.ping("a", "10.77.0.10");
     host.ping("b", "10.77.0.11");
     is_connected("vm5");
-    assert!(tool(whole, "ping -n -c 1 -W 30 10.78.0.5").is_some(), "{}", host.log());
+    assert!(tool(whole, "ping -n -c 1 -w 30 10.78.0.5").is_some(), "{}", host.log());
 
     let red = host.pid_of("tenant red");
     remove_all(&host, whole);
