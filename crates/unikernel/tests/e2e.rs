@@ -36,6 +36,12 @@ fn a_guest_without_a_kernel_serves_http_and_survives_its_backend() {
     };
     host.wait("its request of multicast frames", SOON, wants_none);
 
+    // A kernel that gets no reply to three ARP requests, a second apart, refuses to connect.
+    host.wait("its first response", SOON, |host| {
+        let first = ["curl", "-s", "--fail", "--max-time", SECONDS_MAX, url];
+        let output = host.in_guest("a", &first).output().expect("it can be started");
+        output.status.success().then_some(())
+    });
     let curl = |path: &str| {
         let url = format!("{url}{path}");
         host.guest_text("a", &["curl", "-sS", "--fail", "--max-time", SECONDS_MAX, &url])

@@ -35,6 +35,9 @@ use crate::host::{Process, ProcessRecord, read_state};
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a command in a guest may take beyond its requested duration.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the frames of a ping may take to be counted, and the pause before the next reading.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
+const COUNT_PAUSE: Duration = Duration::from_millis(5);
 /// How often to check whether a guest is connected.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The socket of a guest of virtio.
@@ -203,7 +206,7 @@ impl<'a> Running<'a> {
         say(format_args!("one ping from a to b, with the ARP before it"));
         let idle = self.backend()?;
         self.in_guest("a", &["/proc/self/exe", "demo", "--ping", iperf::SERVER], ping::SECONDS)?;
-        let pinged = self.backend()?;
+        let pinged = self.backend_after_ping(&idle)?;
         let cpu_before = self.cpu_times()?;
         let mut results = Vec::new();
         for way in [iperf::Way::Forward, iperf::Way::Reverse] {
@@ -236,6 +239,18 @@ impl<'a> Running<'a> {
         self.host.terminate();
         self.host.wait_or_kill(Instant::now() + END_TIMEOUT);
         Ok((report, watched))
+    }
+
+    /// The state when the ping and its ARP are counted, which is a moment after their arrival.
+    fn backend_after_ping(&self, idle: &BackendStatus) -> Result<BackendStatus> {
+        let deadline = Instant::now() + COUNT_TIMEOUT;
+        loop {
+            let pinged = self.backend()?;
+            if report::has_pinged(idle, &pinged) || Instant::now() >= deadline {
+                return Ok(pinged);
+            }
+            std::thread::sleep(COUNT_PAUSE);
+        }
     }
 
     fn backend(&self) -> Result<BackendStatus> {

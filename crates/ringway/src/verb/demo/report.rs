@@ -233,6 +233,12 @@ fn drops(dropped: &BTreeMap<String, u64>) -> String {
     cells::drops(dropped) + why
 }
 
+/// Whether a ping and the ARP before it are counted in both directions.
+pub(super) fn has_pinged(idle: &BackendStatus, pinged: &BackendStatus) -> bool {
+    let packets = |of: fn(&QueueStatus) -> u64| change(idle, pinged, of).into_iter().sum::<u64>();
+    packets(|queue| queue.tx_packets) >= 2 && packets(|queue| queue.rx_packets) >= 2
+}
+
 /// What the queues of the first vif counted between two readings.
 fn change(before: &BackendStatus, after: &BackendStatus, of: fn(&QueueStatus) -> u64) -> Vec<u64> {
     let queues = |status: &BackendStatus| -> Vec<u64> {
