@@ -20,9 +20,9 @@ use crate::vif_or_trunk::VifOrTrunk;
 /// Messages that are taken in a turn.
 const EVENTS_MAX: usize = 256; // not a limit: a batch, the rest follows
 /// How long the opener may take to remove its sockets.
-const LEAVE_MAX: Duration = Duration::from_secs(1);
+const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// How long the opener may take for the vifs of the description.
-const START_MAX: Duration = Duration::from_secs(10);
+const START_MAX: Duration = Duration::from_secs(30);
 
 impl<H: Hypervisor> Backend<H> {
     /// Waits for all vifs of the description.

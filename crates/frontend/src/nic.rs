@@ -32,8 +32,9 @@ mod wish;
 
 use wish::{absent_queue, wish};
 
-/// How long a backend may take to close when the guest terminates.
-pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a backend may take to close when the guest terminates: less than the supervisor of an
+/// emulated guest waits for that.
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(8);
 
 type Queue<H> = VifQueue<<H as Hypervisor>::Grants, <H as Hypervisor>::Event>;
 

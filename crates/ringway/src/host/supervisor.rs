@@ -38,7 +38,7 @@ use super::reload::Reloads;
 use crate::description::{Guest, Host, HostNetwork, OnExit};
 
 /// How long the broker may take until it serves.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+const BROKER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to hold back an error to find out whether the broker's end is its cause.
 const BROKER_END_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the backend may take to release a guest that is gone.

@@ -32,9 +32,9 @@ use crate::confine;
 use crate::host::{Process, ProcessRecord, read_state};
 
 /// How long the host may take until its guests are connected.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a command in a guest may take beyond its requested duration.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the frames of a ping may take to be counted, and the pause before the next reading.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
 const COUNT_PAUSE: Duration = Duration::from_millis(5);
