@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
-use ringway_control::{BackendRequest, OpenerRequest, Reconnect, TenantStatus, VifStatus, listed};
+use ringway_control::{
+    BackendRequest, BackendStatus, OpenerRequest, Reconnect, TenantStatus, VifStatus, listed,
+};
 use ringway_terminal::options::number;
 use ringway_terminal::output::{print, print_json};
 use ringway_terminal::stop::Stop;
@@ -316,13 +318,27 @@ fn without_state(name: &str, tenant: &TenantStatus) -> String {
 }
 
 fn list(args: &List) -> Result<()> {
-    let vifs = vifs(&args.target, None)?;
+    let status = args.target.backend()?;
+    let vifs: Vec<VifStatus> = status.ports().cloned().collect();
     let notice = args.target.notice();
     if args.json {
         return print_json(&with_notice(&vifs, notice.as_deref())?);
     }
     let notice = notice.map_or_else(String::new, |notice| format!("\n{notice}\n"));
-    print(&(list_table(vifs) + &notice))
+    print(&(list_table(vifs) + &not_listed(&status) + &notice))
+}
+
+/// Lines for vifs of tenants that have no state.
+fn not_listed(status: &BackendStatus) -> String {
+    let mut lines = String::new();
+    for tenant in &status.tenants {
+        for vif in &tenant.vifs {
+            if status.ports().all(|port| port.name != *vif) {
+                lines += &format!("\n{}\n", table::shown(&without_state(vif, tenant)));
+            }
+        }
+    }
+    lines
 }
 
 /// A table of vifs.
@@ -477,6 +493,11 @@ mod tests {
         for text in ["tenant red", "vif1.0", "is silent", "for 2 s", "kill -9 77"] {
             assert!(said.contains(text), "{said}");
         }
+        let tenant = TenantStatus { vifs: vec!["vif1.0".to_owned()], ..silent.clone() };
+        let mut status = BackendStatus { tenants: vec![tenant], ..BackendStatus::default() };
+        assert_eq!(not_listed(&status), format!("\n{said}\n"));
+        status.vifs = vec![VifStatus { name: "vif1.0".to_owned(), ..VifStatus::default() }];
+        assert_eq!(not_listed(&status), "");
         let ended = TenantStatus { pid: None, error: None, ..silent };
         let said = without_state("vif1.0", &ended);
         assert!(said.contains("started again") && !said.contains("kill"), "{said}");
