@@ -54,6 +54,8 @@ pub enum Response<T> {
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The reply of a process that ends before it has served a request.
 pub(crate) const STOPPING: &str = "the process is stopping";
+/// The reply of a process that serves as many requests as it can.
+pub const BUSY: &str = "too many simultaneous requests; try again";
 /// The most bytes of a reply: the state of more vifs than a host has.
 const REPLY_LEN_MAX: usize = 64 << 20;
 
@@ -61,8 +63,8 @@ const REPLY_LEN_MAX: usize = 64 << 20;
 ///
 /// # Errors
 /// Of kind `NotFound` or `ConnectionRefused` if no such process runs; as in [`is_gone`] if it ends
-/// before its reply; `TimedOut` if it does not reply; of kind `Other` with the process's own
-/// sentence if it refuses.
+/// before its reply; `WouldBlock` if it has no place for a request; `TimedOut` if it does not
+/// reply; of kind `Other` with the process's own sentence if it refuses.
 pub fn send_request<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
@@ -94,8 +96,7 @@ pub struct ReplyLimits {
 /// must neither block its client nor fill its memory.
 ///
 /// # Errors
-/// As [`send_request`]; of kind `WouldBlock` if the socket's backlog is full; `InvalidData` for a
-/// reply that is too long.
+/// As [`send_request`]; of kind `InvalidData` for a reply that is too long.
 pub fn open_with_limits<R: Serialize, T: DeserializeOwned>(
     socket: &Path,
     request: &R,
@@ -128,6 +129,9 @@ pub fn open_with_limits<R: Serialize, T: DeserializeOwned>(
         Response::Ok(value) => Ok((value, reader)),
         Response::Error(reason) if reason == STOPPING => {
             Err(explain(io::Error::new(ErrorKind::ConnectionReset, reason)))
+        }
+        Response::Error(reason) if reason == BUSY => {
+            Err(explain(io::Error::new(ErrorKind::WouldBlock, reason)))
         }
         Response::Error(reason) => Err(io::Error::other(reason)),
     }
@@ -228,6 +232,17 @@ mod tests {
             let error = ask_one_that(ends, limits).expect_err("it has no reply");
             assert!(is_gone(&error), "{error}");
         }
+    }
+
+    #[test]
+    fn a_process_without_a_place_for_a_request_may_be_asked_again() {
+        let refuses = |mut stream: UnixStream| {
+            BufReader::new(&stream).read_line(&mut String::new()).expect("a request");
+            writeln!(stream, "{{\"error\":\"{BUSY}\"}}").expect("a client waits");
+        };
+        let limits = ReplyLimits { time: Duration::from_secs(60), bytes: 1 << 20 };
+        let error = ask_one_that(refuses, limits).expect_err("it has no reply");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
     }
 
     #[test]

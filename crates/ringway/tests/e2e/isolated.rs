@@ -253,14 +253,15 @@ fn an_address_of_another_tenant_is_shown_and_one_that_both_share_moves() {
 fn the_command_line_shows_and_changes_vifs_of_all_tenants() {
     let Some(_turn) = shared_turn(&["ping"]) else { return };
     let host = Host::start(&tenants());
-    // A process that is late has no lines.
+    // Of a process that is late, it says that.
     let shows = |command: &[&str], texts: &[&str]| {
         host.wait(&format!("{texts:?}"), SOON, |host| {
             let shown = host.text(command);
             texts.iter().all(|text| shown.contains(text)).then_some(())
         });
     };
-    let of_list = ["vif2.0", "vif4.0", "ringway0", "red", "blue", "domain-4", "trunk-red"];
+    let of_list =
+        ["vif1.0", "vif2.0", "vif4.0", "ringway0", "red", "blue", "domain-4", "trunk-red"];
     shows(&["vif", "list"], &of_list);
     host.text(&["vif", "set", "vif2.0", "max-queues", "1", "--reconnect"]);
     host.wait("one queue", SOON, |host| {

@@ -14,8 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, NOT_QUARANTINED,
-    Reply, ReplyLimits, RunDir, TenantStatus, VifStatus, is_gone, listed, open_with_limits,
+    BUSY, BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus,
+    NOT_QUARANTINED, Reply, ReplyLimits, RunDir, TenantStatus, VifStatus, is_gone, listed,
+    open_with_limits,
 };
 use ringway_datapath::Mirrored;
 use ringway_host::{DeviceState, refuse_of_uplink, refuse_queues_of_uplink};
@@ -74,7 +75,7 @@ impl Fanout {
     pub(super) fn serve(&self, call: Call<BackendRequest>, respondents: Respondents) {
         if self.open.fetch_add(1, Ordering::Relaxed) >= CALLS_MAX {
             self.open.fetch_sub(1, Ordering::Relaxed);
-            call.reply(Reply::error("too many simultaneous requests; try again"));
+            call.reply(Reply::error(BUSY));
             return;
         }
         let open = Arc::clone(&self.open);
