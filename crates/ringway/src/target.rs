@@ -12,6 +12,7 @@ use ringway_control::{
     BackendRequest, BackendStatus, GuestRequest, GuestStatus, NOT_QUARANTINED, OpenerRequest,
     ReplyLimits, RunDir, is_gone, listed, open, open_with_limits, send_request,
 };
+use ringway_vhost_shell::LISTENED_AT;
 use serde::de::DeserializeOwned;
 
 use crate::description::parse_vhost;
@@ -61,13 +62,7 @@ impl Target {
     pub(crate) fn release(&self, vif: &str) -> Result<()> {
         let (socket, vif) = (self.dir().backend(), vif.to_owned());
         let request = BackendRequest::Release { vif };
-        self.ask_in_turn(|turn| match send_request(&socket, &request) {
-            // A backend has done so before it ended.
-            Err(error) if turn == Turn::Again && error.to_string().ends_with(NOT_QUARANTINED) => {
-                Ok(())
-            }
-            reply => reply,
-        })
+        self.ask_in_turn(|turn| as_repeated(turn, send_request(&socket, &request)))
     }
 
     /// Asks the process that opens sockets for the backend, or the supervisor of tenants, which
@@ -78,7 +73,7 @@ impl Target {
         let was_so = is_done(&dir, request);
         self.ask_in_turn(|turn| {
             let asked = open_with_limits(&dir.opener(), request, limits).map(|((), _)| ());
-            match asked {
+            match as_repeated(turn, asked) {
                 // An opener has done it before it ended.
                 Err(error)
                     if turn == Turn::Again
@@ -103,9 +98,7 @@ impl Target {
     /// Asks a process of a host that runs. While it has no place for a request, it is asked again;
     /// if it is killed, its successor is.
     fn ask_in_turn<T>(&self, ask: impl FnMut(Turn) -> io::Result<T>) -> Result<T> {
-        let may_return = |error: &io::Error| {
-            (is_gone(error) || error.kind() == io::ErrorKind::WouldBlock) && self.has_host()
-        };
+        let may_return = |error: &io::Error| may_be_repeated(error) && self.has_host();
         ask_while(may_return, ask).map_err(|error| self.explain(error))
     }
 
@@ -233,6 +226,23 @@ pub(crate) fn ask_while<T>(
     }
 }
 
+/// Whether a process, or its successor, may do what it has not done now.
+pub(crate) fn may_be_repeated(error: &io::Error) -> bool {
+    is_gone(error) || error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// What has come of an order that an earlier process may have got: what that did before it ended is
+/// no fault, and what it still holds is free in a moment.
+pub(crate) fn as_repeated(turn: Turn, done: io::Result<()>) -> io::Result<()> {
+    match (turn, done) {
+        (Turn::Again, Err(error)) if error.to_string().ends_with(NOT_QUARANTINED) => Ok(()),
+        (Turn::Again, Err(error)) if error.to_string().ends_with(LISTENED_AT) => {
+            Err(io::Error::new(io::ErrorKind::WouldBlock, error))
+        }
+        (_, done) => done,
+    }
+}
+
 /// Whether the vifs that were added are as such a request leaves them.
 fn is_done(dir: &RunDir, request: &OpenerRequest) -> bool {
     let added = vhosts::read_added(&dir.vhosts());
@@ -284,6 +294,14 @@ mod tests {
         let request = BackendRequest::Release { vif: "vm1".to_owned() };
         target.ask_backend::<()>(&request).expect("the third replies");
         backends.join().expect("it ends");
+    }
+
+    #[test]
+    fn a_socket_of_an_opener_that_is_about_to_end_is_waited_for() {
+        let refused = || Err(io::Error::other(format!("/vm1: {LISTENED_AT}")));
+        let kind = |turn| as_repeated(turn, refused()).expect_err("it is taken").kind();
+        assert_eq!(kind(Turn::First), io::ErrorKind::Other);
+        assert_eq!(kind(Turn::Again), io::ErrorKind::WouldBlock);
     }
 
     /// The reply to an order that a first opener got and ended, and that a second one refuses. What

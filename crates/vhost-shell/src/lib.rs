@@ -27,4 +27,4 @@ pub use endpoint::{ConnectionSource, Endpoint, Mode, Obstacle};
 pub use frontend::{Driver, FrontendEnd, Parts};
 pub use opener::{Opener, Outcome, Reloaded, Turn, VifNamespace, VifSocket};
 pub use passed_on::{PassedOn, SessionSource};
-pub use socket_file::SocketGroup;
+pub use socket_file::{LISTENED_AT, SocketGroup};

@@ -24,6 +24,8 @@ pub struct SocketGroup {
 
 /// Rights of a socket to which its user and its group may connect.
 const RIGHTS_WITH_GROUP: Mode = Mode::from_bits_truncate(0o660);
+/// The end of the error about a socket that is not ours.
+pub const LISTENED_AT: &str = "another process listens at it";
 /// Connections that may wait while one is active.
 const BACKLOG: i32 = 1;
 
@@ -52,7 +54,7 @@ impl OwnSocket {
         }
         match dial(path) {
             Ok(_) | Err(Errno::AGAIN) => {
-                let message = format!("{}: another process listens at it", path.display());
+                let message = format!("{}: {LISTENED_AT}", path.display());
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
             }
             Err(Errno::PROTOTYPE) => {

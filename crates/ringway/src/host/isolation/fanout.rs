@@ -14,16 +14,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_control::{
-    BUSY, BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus,
-    NOT_QUARANTINED, Reply, ReplyLimits, RunDir, TenantStatus, VifStatus, is_gone, listed,
-    open_with_limits,
+    BUSY, BackendRequest, BackendStatus, Call, ControlServer, ControlSocket, FdbStatus, Reply,
+    ReplyLimits, RunDir, TenantStatus, VifStatus, listed, open_with_limits,
 };
 use ringway_datapath::Mirrored;
 use ringway_host::{DeviceState, refuse_of_uplink, refuse_queues_of_uplink};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::target::{Turn, ask_while};
+use crate::target::{as_repeated, ask_while, may_be_repeated};
 
 /// How long one process may take to report its state.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -328,12 +327,8 @@ pub(super) fn order_within(
 ) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     let left = || deadline.saturating_duration_since(Instant::now());
-    let may_return = |error: &io::Error| is_gone(error) && left() > RETRY;
-    ask_while(may_return, |turn| match ask_within(socket, order, left().max(RETRY)) {
-        // Its predecessor has released the vif.
-        Err(error) if turn == Turn::Again && error.to_string().ends_with(NOT_QUARANTINED) => Ok(()),
-        done => done,
-    })
+    let may_return = |error: &io::Error| may_be_repeated(error) && left() > RETRY;
+    ask_while(may_return, |turn| as_repeated(turn, ask_within(socket, order, left().max(RETRY))))
 }
 
 /// Sends a request to a process of this host, which a guest may have taken over.
