@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use ringway_control::{BackendRequest, BackendStatus, TenantStatus, VifStatus};
 use ringway_datapath::MacAddr;
-use ringway_e2e::host::{Host, SOON, describe, names_in, send, text_of, wait_for};
+use ringway_e2e::host::{Host, SOON, describe, names_in, send, wait_for};
 use ringway_e2e::traffic::{Iperf, UNTIL_STOPPED, random_file, send_file};
 use ringway_e2e::{nightly_turn, shared_turn};
 use rustix::process::Signal;
@@ -352,8 +352,12 @@ fn a_hung_tenant_process_is_replaced_and_delays_no_reply() {
     let _ = host.backend();
     // A stopped process is not stuck, and continues.
     send(before, Signal::CONT);
-    let shown = text_of(show.wait_with_output().expect("our child"), "vif show");
-    assert!(shown.contains("tenant            red"), "{shown}");
+    let shown = show.wait_with_output().expect("our child");
+    let [shown, complaint] =
+        [shown.stdout, shown.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    // On a busy machine it may give up. Then it says why, and not that there is no such vif.
+    let is_late = complaint.contains("the process of tenant red, which serves vif1.0, is silent");
+    assert!(shown.contains("tenant            red") || is_late, "{shown}{complaint}");
     host.wait("the tenant", SOON, |host| {
         let tenant = tenant(host, "red")?;
         (tenant.pid == Some(before) && tenant.state == "serving").then_some(())

@@ -128,9 +128,11 @@ fn a_group_reaches_only_guests_that_joined_it() {
         let lines = [format!("v4 {text}"), format!("v6 {text}")];
         // A datagram may be lost, so all are sent again until they have arrived.
         wait_for("a to hear both", SOON, || {
-            host.guest_text("c", &["python3", "-c", SENDER, &text]);
+            let mut sender = host.in_guest("c", &["python3", "-c", SENDER, &text]);
+            let sent = sender.output().expect("it can be started").status;
             let heard = std::fs::read_to_string(&heard).ok()?;
-            lines.iter().all(|line| heard.contains(line.as_str())).then_some(())
+            let has_heard = lines.iter().all(|line| heard.contains(line.as_str()));
+            (sent.success() && has_heard).then_some(())
         });
         wait_for("b to see the last one", SOON, || {
             host.guest_text("c", &["python3", "-c", LAST, &text]);
