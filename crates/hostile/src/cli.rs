@@ -48,7 +48,7 @@ const QUIET: &str = "quiet";
 /// Exit codes of `run`: 0 if all bounds hold; 1 if one is broken: the backend restarted, another
 /// vif was closed, honest guests were cut off, or memory grew beyond its limit; 77 if this machine
 /// cannot run guests, with the reason on standard error. Throughput is measured and has no bound.
-/// Without --quick, the bound on lost pings holds only if this machine is quiet within a minute.
+/// The bound on lost pings holds only without --quick, if this machine is quiet within a minute.
 #[derive(Debug, Parser)]
 #[command(name = "ringway-hostile", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
