@@ -136,6 +136,7 @@ mod tests {
             (Behind::OpenVswitch(Some(Datapath::Userspace)), false),
             (Behind::OpenVswitch(Some(Datapath::UserspaceTso(version(3, 1)))), false),
             (Behind::OpenVswitch(Some(Datapath::UserspaceTso(version(3, 5)))), true),
+            (Behind::OpenVswitch(Some(Datapath::UserspaceTsoSet(version(3, 5)))), false),
             (Behind::OpenVswitch(None), false),
         ];
         for (behind, takes) in cases {

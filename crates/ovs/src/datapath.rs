@@ -14,8 +14,11 @@ pub enum Datapath {
     Kernel,
     /// That of `ovs-vswitchd` (`datapath_type=netdev`), which forwards frames as they are.
     Userspace,
-    /// One with `userspace-tso-enable`, of a version that may be unknown.
+    /// One that runs with `userspace-tso-enable`, of a version that may be unknown.
     UserspaceTso(Option<Version>),
+    /// One for which that is set, and which does not show that it runs with it: it takes effect
+    /// when `ovs-vswitchd` starts.
+    UserspaceTsoSet(Option<Version>),
 }
 
 /// The version of an Open vSwitch.
@@ -32,7 +35,7 @@ impl Datapath {
     pub fn takes_offloads(self) -> bool {
         match self {
             Datapath::Kernel => true,
-            Datapath::Userspace => false,
+            Datapath::Userspace | Datapath::UserspaceTsoSet(_) => false,
             Datapath::UserspaceTso(version) => version.is_some_and(|it| it >= CUTS_IN_TUNNELS),
         }
     }
@@ -45,13 +48,21 @@ impl fmt::Display for Datapath {
         match self {
             Datapath::Kernel => f.write_str("the kernel's datapath"),
             Datapath::Userspace => f.write_str("a userspace datapath without userspace-tso-enable"),
-            Datapath::UserspaceTso(Some(found)) if *found >= needed => {
+            Datapath::UserspaceTso(Some(found)) | Datapath::UserspaceTsoSet(Some(found))
+                if *found < needed =>
+            {
+                write!(
+                    f,
+                    "a userspace datapath of version {found}, and {needed} is the first that cuts \
+                     frames in tunnels"
+                )
+            }
+            Datapath::UserspaceTso(Some(found)) => {
                 write!(f, "a userspace datapath with userspace-tso-enable, version {found}")
             }
-            Datapath::UserspaceTso(Some(found)) => write!(
-                f,
-                "a userspace datapath of version {found}, and {needed} is the first that cuts \
-                 frames in tunnels"
+            Datapath::UserspaceTsoSet(_) => f.write_str(
+                "a userspace datapath that does not show that userspace-tso-enable, which is set, \
+                 is in force: start ovs-vswitchd again",
             ),
             Datapath::UserspaceTso(None) => write!(
                 f,
@@ -111,6 +122,8 @@ mod tests {
             (Datapath::Kernel, true),
             (Datapath::Userspace, false),
             (Datapath::UserspaceTso(None), false),
+            (Datapath::UserspaceTsoSet(None), false),
+            (Datapath::UserspaceTsoSet(Some(Version { major: 3, minor: 5 })), false),
             (with_tso(3, 1), false),
             (with_tso(2, 17), false),
             (with_tso(3, 5), true),
@@ -118,6 +131,19 @@ mod tests {
             (with_tso(4, 0), true),
         ] {
             assert_eq!(datapath.takes_offloads(), takes, "{datapath}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_and_not_in_force_is_told_from_a_version_for_which_it_makes_no_difference() {
+        let set = |major, minor| Datapath::UserspaceTsoSet(Some(Version { major, minor }));
+        for (datapath, part) in [
+            (set(3, 1), "of version 3.1, and 3.5 is the first"),
+            (set(3, 5), "start ovs-vswitchd again"),
+            (Datapath::UserspaceTsoSet(None), "start ovs-vswitchd again"),
+        ] {
+            let shown = datapath.to_string();
+            assert!(shown.contains(part), "{shown}");
         }
     }
 }

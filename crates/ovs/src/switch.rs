@@ -17,6 +17,10 @@ use crate::table::Table;
 const OWNER: &str = "ringway-owner";
 const VIF: &str = "ringway-vif";
 const DEVICE: &str = "ringway-device";
+/// What the switch itself writes of a bridge's own port, from 3.3 on: whether it runs with
+/// `userspace-tso-enable`. Of another port it says what that device can do, which follows from what
+/// is decided here.
+const TSO_IN_FORCE: &str = "status:tx_tcp_seg_offload";
 /// That the guest runs, for programs that watch ports.
 const STATUS: &str = "iface-status";
 
@@ -96,8 +100,9 @@ impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
         Ok(self.find(&[self.is_own()])?.into_iter().map(|found| found.vif).collect())
     }
 
-    /// The datapath of a bridge. `ask_version` asks the switch itself for its version, which is in
-    /// the database only if the script that started it has written it there.
+    /// The datapath of a bridge: as it runs, whatever the settings for its next start are.
+    /// `ask_version` asks the switch itself for its version: the database may have none, or that of
+    /// another one.
     ///
     /// # Errors
     /// One sentence with the reason.
@@ -108,17 +113,17 @@ impl<R: Fn(&[String]) -> Result<String, String>> OpenVswitch<R> {
     ) -> Result<Datapath, String> {
         let mut all = words(["--", "get", "Bridge", &bridge.name, "datapath_type"]);
         all.extend(words(["--", "--if-exists", "get", "Open_vSwitch", "."]));
-        all.extend(words(["other_config:userspace-tso-enable", "ovs_version"]));
+        all.push("other_config:userspace-tso-enable".to_owned());
+        all.extend(words(["--", "--if-exists", "get", "Interface", &bridge.name, TSO_IN_FORCE]));
         let output = (self.run)(&all)?;
         let mut lines = output.lines().map(|line| line.trim_matches('"'));
         let mut next = || lines.next().unwrap_or_default();
-        let (datapath, tso, version) = (next(), next(), next());
-        Ok(match (datapath, tso) {
-            ("netdev", "true") => {
-                let asked = || Version::find(&ask_version()?);
-                Datapath::UserspaceTso(Version::find(version).or_else(asked))
-            }
-            ("netdev", _) => Datapath::Userspace,
+        let (datapath, tso_set, tso_in_force) = (next(), next(), next());
+        let version = || Version::find(&ask_version()?);
+        Ok(match (datapath, tso_set, tso_in_force) {
+            ("netdev", _, "true") => Datapath::UserspaceTso(version()),
+            ("netdev", "true", _) => Datapath::UserspaceTsoSet(version()),
+            ("netdev", ..) => Datapath::Userspace,
             _ => Datapath::Kernel,
         })
     }
@@ -226,18 +231,24 @@ mod tests {
     }
 
     #[test]
-    fn a_datapath_is_read_with_the_version_of_the_switch_if_that_matters() {
-        let with_tso = |major, minor| Datapath::UserspaceTso(Some(Version { major, minor }));
-        let asked = "ovs-vswitchd (Open vSwitch) 3.5.0\n";
+    fn a_datapath_is_read_as_it_runs_with_the_version_of_the_switch_if_that_matters() {
+        let found = Some(Version { major: 3, minor: 5 });
+        let asked = Some("ovs-vswitchd (Open vSwitch) 3.5.0\n");
         for (output, asked, expected) in [
-            ("\"\"\n\n[]\n", None, Datapath::Kernel),
-            ("system\n\"true\"\n[]\n", None, Datapath::Kernel),
+            ("\"\"\n\n\n", None, Datapath::Kernel),
+            ("system\n\"true\"\n\n", None, Datapath::Kernel),
             ("", None, Datapath::Kernel),
-            ("netdev\n\n\"3.5.0\"\n", None, Datapath::Userspace),
-            ("netdev\n\"false\"\n[]\n", None, Datapath::Userspace),
-            ("netdev\n\"true\"\n\"3.1.0\"\n", None, with_tso(3, 1)),
-            ("netdev\n\"true\"\n[]\n", Some(asked), with_tso(3, 5)),
-            ("netdev\ntrue\n[]\n", Some("no version"), Datapath::UserspaceTso(None)),
+            ("netdev\n\n\n", None, Datapath::Userspace),
+            ("netdev\n\n", None, Datapath::Userspace),
+            ("netdev\n\"false\"\n\"false\"\n", None, Datapath::Userspace),
+            // It has been set since the start, or is of a version that does not say so.
+            ("netdev\n\"true\"\n\"false\"\n", asked, Datapath::UserspaceTsoSet(found)),
+            ("netdev\n\"true\"\n\n", asked, Datapath::UserspaceTsoSet(found)),
+            ("netdev\n\"true\"\n", Some("none"), Datapath::UserspaceTsoSet(None)),
+            ("netdev\n\"true\"\n\"true\"\n", asked, Datapath::UserspaceTso(found)),
+            // It has been turned off since the start.
+            ("netdev\n\"false\"\n\"true\"\n", asked, Datapath::UserspaceTso(found)),
+            ("netdev\ntrue\ntrue\n", Some("no version"), Datapath::UserspaceTso(None)),
         ] {
             let run = |_: &[String]| Ok(output.to_owned());
             let switch = OpenVswitch { owner: String::new(), run };

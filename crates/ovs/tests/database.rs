@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use ringway_ovs::{Facts, Ids, OpenVswitch, PortWanted, Table};
+use ringway_ovs::{Datapath, Facts, Ids, OpenVswitch, PortWanted, Table, Version};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
@@ -181,4 +181,34 @@ fn what_cannot_be_done_is_said_and_nothing_is_half_made() {
     let table = Table::parse(table).expect("good");
     let ids = switch.join("virtio/x", &wanted("vm1", "br-int", None), &table);
     assert_eq!(ids.expect("joined").iface_id.as_deref(), Some("listed"));
+}
+
+#[test]
+fn a_datapath_is_read_as_it_runs_and_not_as_it_is_set() {
+    let Some(database) = Database::start() else { return };
+    let switch = database.switch("/run/a");
+    let bridge = "br-int.7".parse().expect("good");
+    let datapath = || switch.datapath(&bridge, || Some("3.5.0".to_owned()));
+    let version = Some(Version { major: 3, minor: 5 });
+    assert_eq!(datapath(), Ok(Datapath::Kernel));
+    for (words, expected) in [
+        ("set Bridge br-int datapath_type=netdev", Datapath::Userspace),
+        (
+            "set Open_vSwitch . other_config:userspace-tso-enable=true",
+            Datapath::UserspaceTsoSet(version),
+        ),
+        // As the switch writes it, before and after it is started again.
+        (
+            "set Interface br-int status:tx_tcp_seg_offload=false",
+            Datapath::UserspaceTsoSet(version),
+        ),
+        ("set Interface br-int status:tx_tcp_seg_offload=true", Datapath::UserspaceTso(version)),
+        ("clear Open_vSwitch . other_config", Datapath::UserspaceTso(version)),
+        ("clear Interface br-int status", Datapath::Userspace),
+    ] {
+        database.ask(words);
+        assert_eq!(datapath(), Ok(expected), "{words}");
+    }
+    database.ask("del-br br-int");
+    assert!(datapath().is_err_and(|reason| reason.contains("br-int")));
 }

@@ -21,13 +21,13 @@ pub(crate) struct Database {
     version: u64,
 }
 
-/// What `ovs-vsctl` says of datapaths: that of a bridge, whether segmentation is left to it, and
-/// the version of the switch.
+/// What `ovs-vsctl` says of datapaths: that of a bridge, whether segmentation is left to it once it
+/// is started again, and whether it is now.
 pub(crate) const DATAPATHS: [&str; 4] = [
-    "\"\"\n\n[]\n",
-    "netdev\n\n\"3.1.0\"\n",
-    "netdev\n\"true\"\n\"3.1.0\"\n",
-    "netdev\n\"true\"\n\"3.5.0\"\n",
+    "\"\"\n\n\n",
+    "netdev\n\n\"false\"\n",
+    "netdev\n\"true\"\n\"false\"\n",
+    "netdev\n\"true\"\n\"true\"\n",
 ];
 
 /// What does not respond.

@@ -58,7 +58,8 @@ impl Plugger {
             Stage::Waits => {
                 if let Some(bridge) = shared.datapaths.next_question() {
                     let left = Cell::new(RUNS_MAX);
-                    let found = self.switch(&left).datapath(&bridge, || None);
+                    let version = || Some("3.5.0".to_owned());
+                    let found = self.switch(&left).datapath(&bridge, version);
                     return Some(vec![Event::DatapathFound(found)]);
                 }
                 let order = shared.ovs.next_order(now)?;
