@@ -98,18 +98,23 @@ for streams in 1 4; do
     done
 done
 
-delays_of_veth=() delays=() later=()
+delays_of_veth=() delays=() later=() delays_of_xen=() later_of_xen=()
 for ((round = 1; round <= trials; round++)); do
     on hv2 ovs-vsctl del-port veth2
     kill -9 "${guest[virtio2]}"
-    for name in veth2 virtio2; do
+    xen_unplug hv2
+    for name in veth2 virtio2 xen2; do
         on central ovn-nbctl --timeout=$((PATIENCE * 30)) wait-until Logical_Switch_Port "$name" up=false
     done
     first_frame veth2 veth_plug veth2 hv2
     delays_of_veth+=("$delay")
     first_frame virtio2 virtio_start virtio2 hv2 "$(mac_of virtio2)" "${address[virtio2]}"
     delays+=("$delay") later+=($((delay - delays_of_veth[-1])))
+    first_frame xen2 xen_plug xen2 hv2 "$(mac_of xen2)" "${address[xen2]}"
+    delays_of_xen+=("$delay") later_of_xen+=($((delay - delays_of_veth[-1])))
 done
 report_trials "iface-id to first frame, veth, offloads $offloads" ms null 1 "${delays_of_veth[@]}"
 report_trials "iface-id to first frame, virtio, offloads $offloads" ms null 1 "${delays[@]}"
 report_trials "iface-id to first frame, virtio after veth, offloads $offloads" ms 20 'median <= bound' "${later[@]}"
+report_trials "iface-id to first frame, xen, offloads $offloads" ms null 1 "${delays_of_xen[@]}"
+report_trials "iface-id to first frame, xen after veth, offloads $offloads" ms 20 'median <= bound' "${later_of_xen[@]}"
