@@ -11,6 +11,8 @@ declare -A host guest
 over_bounds=''
 # Whether the datapath takes frames in which work is left.
 offloads=off
+# The bridge of guests, perhaps with a VLAN.
+bridge=br-int
 # What the page calls `ringway`.
 PATH=$work/bin:$PATH
 
@@ -164,7 +166,7 @@ processes_of() {
 describe() {
     {
         printf '[[vhost]]\nname = "%s"\nsocket = "/run/ringway-vms/%s.sock"\n' "$2" "$2"
-        printf 'mac = "%s"\nbridge = "br-int"\niface-id = "%s"\n' "$3" "$2"
+        printf 'mac = "%s"\nbridge = "%s"\niface-id = "%s"\n' "$3" "$bridge" "$2"
         [ $# = 3 ] || printf '%s\n' "${@:4}"
     } | on "$1" tee -a /etc/ringway/host.toml
 }
@@ -225,7 +227,7 @@ xen_plug() {
         "$xen_front/0/handle" 0 "$xen_front/0/mac" "$3" "$xen_front/0/state" 1 \
         "$xen_back/0/frontend" "$xen_front/0" "$xen_back/0/frontend-id" 1 "$xen_back/0/online" 1 \
         "$xen_back/0/handle" 0 "$xen_back/0/mac" "$3" "$xen_back/0/state" 1 \
-        "$xen_back/0/bridge" br-int "$xen_back/0/script" /etc/xen/scripts/vif-ringway-bridge
+        "$xen_back/0/bridge" "$bridge" "$xen_back/0/script" /etc/xen/scripts/vif-ringway-bridge
     wait_soon "eth0 of $1" in_guest "$1" ip link show eth0
     in_guest "$1" ip address add "$4/24" dev eth0
     in_guest "$1" ip link set eth0 up

@@ -1,0 +1,4 @@
+# As `tunnels`, with Open vSwitch's userspace TSO, of any version: one before 3.5 has offloads on the flat network.
+offloads=on
+# shellcheck source=tests/ovn/cases/tunnels.sh
+. "$here/cases/tunnels.sh"
