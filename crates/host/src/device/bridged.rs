@@ -262,7 +262,13 @@ fn on_ovs(
     if net.link(name).is_ok_and(|link| is_bridge(&link)) {
         return Ok(None);
     }
-    let Ok(bridge) = name.parse::<OvsBridge>() else { return Ok(None) };
+    let bridge = match name.parse::<OvsBridge>() {
+        Ok(bridge) => bridge,
+        Err(refusal) if is_meant_for_ovs(net, name) => {
+            return refused(format!("correct `bridge`: {refusal}"));
+        }
+        Err(_) => return Ok(None),
+    };
     let has_vlans = bridge.name != name;
     let link = match net.link(&bridge.name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -298,6 +304,14 @@ fn on_ovs(
              taken it over: start the host without --isolate, or, on Xen, use a hotplug script"
         )),
     }
+}
+
+/// Whether a name that no bridge of Open vSwitch has was to be one: no interface has a colon in its
+/// name, and what is before a dot may be such a bridge.
+fn is_meant_for_ovs(net: &mut impl Kernel, name: &str) -> bool {
+    let first = name.split('.').next().unwrap_or_default();
+    let may_be_ovs = |link: Link| matches!(link.kind, LinkKind::OpenVswitch | LinkKind::Tap);
+    name.contains(':') || (first != name && net.link(first).is_ok_and(may_be_ovs))
 }
 
 fn bridge_link(net: &mut impl Kernel, name: &str) -> io::Result<Link> {

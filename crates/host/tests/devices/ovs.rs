@@ -86,6 +86,15 @@ fn vlans_are_only_for_open_vswitch_whose_ports_can_be_asked_for() {
     }
     // As a userspace datapath has its bridges.
     let _bridge = place.net.clone().open_tap("br-dpdk", 1).expect("a device");
+    for bridge in
+        ["br-int:0", "br-int:7:x", "br-none:4095", "br-int.5000", "br-int.7.8", "br-dpdk.0"]
+    {
+        let refused = refusal(&mut place, bridge);
+        let expected = format!("on bridge {bridge}: correct `bridge`: {bridge:?} names no bridge");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+    let linux = refusal(&mut place, "br0.lan");
+    assert!(linux.contains("there is no interface br0.lan: make that bridge"), "{linux}");
     for (joining, part) in [
         (Joining::Isolated, "a tenant's may give none, because its guest may have taken it over"),
         (Joining::WithoutVsctl, "there is no ovs-vsctl"),
