@@ -148,7 +148,8 @@ fn ports_of_others_are_neither_changed_nor_removed() {
     there
         .join("virtio/x", &wanted("vm1", "br-int", Some("b")), NO_TABLE)
         .expect("the name is free");
-    for name in ["theirs", "vm1"] {
+    database.ask("add-port br-ext elsewhere");
+    for name in ["theirs", "vm1", "elsewhere"] {
         let refusal = here.join("virtio/x", &wanted(name, "br-int", Some("a")), NO_TABLE);
         let refusal = refusal.expect_err("it is not ours");
         assert!(refusal.contains(&format!("ovs-vsctl del-port {name}")), "{refusal}");
@@ -161,6 +162,7 @@ fn ports_of_others_are_neither_changed_nor_removed() {
     here.leave("virtio/x").expect("there is nothing to do");
     here.leave("virtio/y").expect("it is ours");
     assert_eq!(database.ask("list-ports br-int"), "theirs\nvm1");
+    assert_eq!(database.ask("list-ports br-ext"), "elsewhere");
     assert_eq!(database.id("vm1", "iface-id"), "b");
 }
 

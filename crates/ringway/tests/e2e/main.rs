@@ -26,6 +26,7 @@ mod openvswitch;
 mod panics;
 mod paths;
 mod permitted;
+mod portless;
 mod refusals;
 mod reload;
 mod rogues;

@@ -21,7 +21,7 @@ use crate::devices::{beside, network, ringway_in, tool, tool_ok};
 use crate::hostile::Hostile;
 use crate::vhost::{OPTIONS, Pings};
 
-const PROGRAMS: [&str; 8] = [
+pub(crate) const PROGRAMS: [&str; 8] = [
     "ovs-vswitchd",
     "ovsdb-server",
     "ovsdb-tool",
@@ -37,12 +37,12 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const REACH: &str = "ping -n -c 1 -i 0.2 -w 30 10.78.0.5";
 
 /// An Open vSwitch of a network, which has a bridge `br-int`.
-struct Switch {
+pub(crate) struct Switch {
     /// A process of the network.
     pid: u32,
     dir: PathBuf,
     process: Running,
-    _database: Running,
+    pub(crate) database: Running,
 }
 
 impl Switch {
@@ -62,7 +62,7 @@ impl Switch {
         let words = [database_at, "--disable-system".to_owned(), "--pidfile".to_owned()];
         text_of(vsctl((pid, &dir), "--no-wait init"), "init");
         let process = Running::start(&mut program("ovs-vswitchd", &words));
-        let switch = Switch { pid, dir, process, _database: database };
+        let switch = Switch { pid, dir, process, database };
         switch.ask("add-br br-int -- set Bridge br-int datapath_type=netdev");
         switch
     }
@@ -74,13 +74,13 @@ impl Switch {
 }
 
 /// A host with its own Open vSwitch.
-struct Place {
-    host: Host,
-    switch: Switch,
+pub(crate) struct Place {
+    pub(crate) host: Host,
+    pub(crate) switch: Switch,
 }
 
 impl Place {
-    fn start() -> Place {
+    pub(crate) fn start() -> Place {
         let place = tempfile::tempdir().expect("a directory");
         let dir = dir_in(&place);
         let host = Host::start_with(place, &describe("", &[]), &[("OVS_RUNDIR", dir.as_os_str())]);
@@ -108,7 +108,7 @@ impl Place {
         self.ask("--may-exist add-port br-int theirs -- set Interface theirs type=internal");
     }
 
-    fn ask(&self, words: &str) -> String {
+    pub(crate) fn ask(&self, words: &str) -> String {
         self.switch.ask(words)
     }
 
@@ -130,12 +130,12 @@ impl Place {
     }
 
     /// An id of an interface.
-    fn id(&self, port: &str, key: &str) -> String {
+    pub(crate) fn id(&self, port: &str, key: &str) -> String {
         let words = format!("--if-exists get Interface {port} external_ids:{key}");
         self.ask(&words).trim_matches('"').to_owned()
     }
 
-    fn wait_for_ports(&self, ports: &str) {
+    pub(crate) fn wait_for_ports(&self, ports: &str) {
         self.host.wait("ports", SOON, |_| (self.ask("list-ports br-int") == ports).then_some(()));
     }
 
