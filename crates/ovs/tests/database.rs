@@ -214,3 +214,18 @@ fn a_datapath_is_read_as_it_runs_and_not_as_it_is_set() {
     database.ask("del-br br-int");
     assert!(datapath().is_err_and(|reason| reason.contains("br-int")));
 }
+
+#[test]
+fn a_name_of_others_stays_the_value_of_one_id() {
+    let Some(database) = Database::start() else { return };
+    let switch = database.switch("/run/a b");
+    let vif = "virtio/x\", \"iface-id\"=\"theirs\" -- del-br br-ext; $(id) `id` '{}[]#\\";
+    switch.join(vif, &wanted("vm1", "br-int", Some("own")), NO_TABLE).expect("it is a text");
+    assert_eq!(switch.vifs(), Ok(vec![vif.to_owned()]));
+    assert_eq!(database.id("vm1", "iface-id"), "own");
+    assert_eq!(database.ask("list-br"), "br-ext\nbr-int");
+    switch.leave("virtio/x").expect("there is nothing to do");
+    assert_eq!(database.ask("list-ports br-int"), "vm1");
+    switch.leave(vif).expect("it is its own");
+    assert_eq!(database.ask("list-ports br-int"), "");
+}
