@@ -119,12 +119,17 @@ impl Place {
 
     /// How many there were.
     fn announcements(&self) -> u32 {
-        let flows = self.ask_flows(&["dump-flows", "br-int", "rarp"]);
+        self.packets("rarp")
+    }
+
+    /// How many frames a flow of `br-int` has had.
+    pub(crate) fn packets(&self, flow: &str) -> u32 {
+        let flows = self.ask_flows(&["dump-flows", "br-int", flow]);
         let count = flows.split_once("n_packets=").and_then(|(_, rest)| rest.split_once(','));
         count.and_then(|(count, _)| count.parse().ok()).expect("a flow with its count")
     }
 
-    fn ask_flows(&self, words: &[&str]) -> String {
+    pub(crate) fn ask_flows(&self, words: &[&str]) -> String {
         let output = program((self.switch.pid, &self.switch.dir), "ovs-ofctl", words).output();
         text_of(output.expect("it is installed"), "ovs-ofctl")
     }

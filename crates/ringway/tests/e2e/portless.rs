@@ -1,6 +1,9 @@
 //! Xen vifs that have no port on a bridge of Open vSwitch: each says why, nothing is half made, and
 //! no guest has that of another.
 
+use std::net::Ipv4Addr;
+
+use ringway_datapath::MacAddr;
 use ringway_e2e::host::{Host, SOON, describe, send};
 use ringway_e2e::shared_turn;
 use rustix::process::Signal;
@@ -8,6 +11,7 @@ use rustix::process::Signal;
 use crate::devices::{tool, tool_ok};
 use crate::hostile::Hostile;
 use crate::openvswitch::{PROGRAMS, Place};
+use crate::rules::{arp, refused};
 
 const SCRIPT: (&str, &str) = ("script", "vif-ringway-bridge");
 
@@ -98,4 +102,34 @@ fn a_guest_that_writes_its_own_directory_does_not_choose_its_port() {
     assert_eq!(place.id(&name, "iface-id"), "own");
     assert_ne!(place.id(&name, "vm-uuid"), "theirs");
     assert_eq!(place.id(&name, "attached-mac"), guest.mac().to_string());
+}
+
+#[test]
+fn a_borrowed_address_is_stopped_before_open_vswitch() {
+    let Some(_turn) = shared_turn(&[&PROGRAMS[..], &["xenstore-read"]].concat()) else { return };
+    let place = Place::start();
+    let host = &place.host;
+    let keys = [SCRIPT, ("bridge", "br-int"), ("ip", "10.78.0.66")];
+    let mut guest = Hostile::with_keys(host, &keys);
+    guest.connect();
+    let (own, name) = (guest.mac(), guest.name());
+    place.wait_for_ports(&name);
+    let (honest, borrowed) = ("arp,arp_spa=10.78.0.66", "arp,arp_spa=10.78.0.77");
+    for flow in [honest, borrowed] {
+        place.ask_flows(&["add-flow", "br-int", &format!("priority=9,{flow},actions=NORMAL")]);
+    }
+    let before = place.packets(honest);
+    let (other, ip) = (MacAddr([2, 0, 0, 0, 0, 9]), Ipv4Addr::new(10, 78, 0, 77));
+    for _ in 0..50 {
+        guest.send(&arp(other, (other, ip)));
+        guest.send(&arp(own, (own, ip)));
+    }
+    let refused_of = refused(host, &name, "arp_spoofed", 50);
+    assert!(refused_of["bad_source"] >= 50, "{refused_of:?}");
+    // What is forwarded in any case is behind what is not.
+    host.wait("a frame of its own to pass", SOON, |_| {
+        guest.send(&arp(own, (own, Ipv4Addr::new(10, 78, 0, 66))));
+        (place.packets(honest) > before).then_some(())
+    });
+    assert_eq!(place.packets(borrowed), 0);
 }

@@ -23,7 +23,7 @@ fn ethernet(dst: MacAddr, src: MacAddr, ethertype: u16, packet: &[u8]) -> Vec<u8
 }
 
 /// A broadcast ARP reply that announces an address.
-fn arp(src: MacAddr, sender: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+pub(crate) fn arp(src: MacAddr, sender: (MacAddr, Ipv4Addr)) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 2];
     for _ in 0..2 {
         packet.extend(sender.0.0);
@@ -97,7 +97,7 @@ fn udp(src: MacAddr, source: Ipv4Addr, ports: [u16; 2]) -> Vec<u8> {
 }
 
 /// The dropped frames of a vif by reason, when one reason has this count.
-fn refused(host: &Host, vif: &str, reason: &str, frames: u64) -> BTreeMap<String, u64> {
+pub(crate) fn refused(host: &Host, vif: &str, reason: &str, frames: u64) -> BTreeMap<String, u64> {
     host.wait(&format!("{reason} to be counted"), SOON, |host| {
         let refused = host.vif(vif)?.refused;
         (refused.get(reason).is_some_and(|count| *count >= frames)).then_some(refused)
