@@ -13,7 +13,7 @@ PUBLIC := wire ring steering xenbus netfront
 .DEFAULT_GOAL := help
 .PHONY: help demo check test nightly fuzz bench miri sim-million build deb clean xen-smoke xen-full
 .PHONY: mutants virtio-migrate virtio-dpdk virtio-admin docs semver xen-admin xen-race hostile arm64 arm64-test
-.PHONY: xen-arm64 ovn static
+.PHONY: xen-arm64 ovn static release
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -173,6 +173,11 @@ static: ## build programs that need no library of their host: target/static/*.ta
 	scripts/install-packages build
 	test "$(ARCH)" != arm64 || scripts/install-packages arm64
 	$(CARGO) xtask static $(ARCH:%=--arch %)
+
+# From a clean tree. TWICE=--twice builds it in two copies of the tree, and compares them.
+release: ## build all that users download, for both architectures, in target/dist
+	scripts/install-packages release
+	$(CARGO) xtask release $(TWICE)
 
 clean: ## remove what was built
 	$(CARGO) clean

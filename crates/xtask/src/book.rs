@@ -16,6 +16,8 @@ use crate::{plots, run};
 
 /// The folder of the generated pages, relative to the root.
 pub(crate) const WRITTEN: &str = "docs/generated";
+/// The folder of the book.
+pub(crate) const BUILT: &str = "target/book";
 /// The program that starts those that know the checks and the studies.
 const PROGRAM: &str = "target/debug/ringway";
 const RULES: &str = "docs/spec/netif.toml";
@@ -46,7 +48,7 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     write_pages(root)?;
     run::shown(Command::new("mdbook").arg("build").current_dir(root))
         .context("mdbook (cargo install mdbook --version 0.4.52 --locked)")?;
-    println!("book: {}", root.join("target/book/index.html").display());
+    println!("book: {}", root.join(BUILT).join("index.html").display());
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::{arm64, packaged, report, reproducible, run};
 
 /// Generated files, where the package's list of assets expects them.
-const GENERATED: &str = "target/package";
+pub(crate) const GENERATED: &str = "target/package";
 /// Folders that must stay empty: a file there would change a host that merely installs the package.
 const NEVER: [&str; 3] = ["/modprobe.d/", "/modules-load.d/", "/multi-user.target.wants/"];
 
@@ -74,10 +74,11 @@ impl Architecture {
     }
 }
 
-/// Makes the packages from a release build and checks them.
-pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
+/// Makes the packages from a release build, checks them, and returns their paths.
+pub(crate) fn make(root: &Path, arch: Architecture) -> Result<Vec<PathBuf>> {
     arch.build(root)?;
     generate(root, arch, &arch.programs(root))?;
+    let mut made = Vec::new();
     for name in run::PROGRAMS {
         let package = arch.package(root, name)?;
         contents(&package)?;
@@ -85,8 +86,9 @@ pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
         program(root, &package, name, arch)?;
         lint(&package)?;
         println!("deb: {}", package.display());
+        made.push(package);
     }
-    Ok(())
+    Ok(made)
 }
 
 /// Generates what packages have beside the tree: pages, and manual pages and completions, which the

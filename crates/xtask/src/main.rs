@@ -17,6 +17,7 @@ mod page;
 mod part;
 mod plots;
 mod programs;
+mod release;
 mod report;
 mod reproducible;
 mod run;
@@ -85,6 +86,12 @@ enum Verb {
     Deb(Machine),
     /// Build static programs, and a tarball of each, in target/static
     Static(Machine),
+    /// Build all that users download, for both architectures, in target/dist; needs a clean tree
+    Release {
+        /// Build it in two copies of the tree, and compare them byte for byte
+        #[arg(long)]
+        twice: bool,
+    },
     /// For Arm64, from another machine: the program, emulated tests, or a development build and
     /// the tests
     Arm64 {
@@ -130,8 +137,10 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Figures => figures::draw(root, &Tree::read(root)?),
         Verb::Libraries => libraries::ci(root).and_then(|()| libraries::outside(root)),
         Verb::Fuzz { seconds, targets } => fuzz::run(root, seconds, &targets),
-        Verb::Deb(on) => deb::make(root, on.arch),
-        Verb::Static(on) => tarball::make(root, on.arch),
+        Verb::Deb(on) => deb::make(root, on.arch).map(drop),
+        Verb::Static(on) => tarball::make(root, on.arch).map(drop),
+        Verb::Release { twice: false } => release::make(root),
+        Verb::Release { twice: true } => release::twice(root),
         Verb::Arm64 { what } => arm64::dispatch(root, &what),
     }
 }
@@ -176,7 +185,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("guests on OVN", || run::guests_on_ovn(root));
     steps.run("hostile guests", || run::hostile(root));
     steps.run("Debian packages", || package(root));
-    steps.run("static programs", || tarball::make(root, Architecture::Ours));
+    steps.run("static programs", || static_programs(root));
     steps.run("docs/virtio.md executed", || run::service_page(root));
     steps.run("empty Debian", || run::empty_debian(root));
     steps.run("OpenStack", || run::openstack(root));
@@ -190,11 +199,12 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
 }
 
 /// What even `nightly` leaves out, with the command that runs it.
-const LEFT_OUT: [(&str, &str); 4] = [
+const LEFT_OUT: [(&str, &str); 5] = [
     ("Miri", "an hour of CPU time (make miri)"),
     ("docs/xen.md executed on whole Debians", "an hour for each release (make xen-admin)"),
     ("Xen for Arm64", "an hour under emulation (make xen-arm64)"),
     ("a million worlds", "an hour (make sim-million)"),
+    ("two builds of a release", "some hours (make release TWICE=--twice)"),
 ];
 
 /// The steps that all targets begin with: cheap ones first.
@@ -212,9 +222,14 @@ fn style(root: &Path, part: Part, steps: &mut Steps) {
 /// Makes the Debian packages if that is possible.
 fn package(root: &Path) -> Result<()> {
     if run::has_cargo_deb(root) {
-        return deb::make(root, Architecture::Ours);
+        return deb::make(root, Architecture::Ours).map(drop);
     }
     report::skip("Debian packages", "cargo deb is not installed (cargo install cargo-deb --locked)")
+}
+
+/// Makes the tarballs of static programs.
+fn static_programs(root: &Path) -> Result<()> {
+    tarball::make(root, Architecture::Ours).map(drop)
 }
 
 fn tidy(root: &Path) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::deb::{self, Architecture};
 use crate::{arm64, reproducible, run};
 
 /// The version of all packages.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Compiler flags that leave no library to the host.
 const STATIC: [&str; 2] = ["-C", "target-feature=+crt-static"];
 /// Files as in the packages, without what only a debugger reads.
@@ -25,12 +25,13 @@ const FOLDERS: [&str; 3] = ["crates/ringway", "doctor", "lab"];
 /// Where a package's list of assets has the programs.
 const BUILT: &str = "target/release/";
 
-/// Builds the programs, and makes and checks the tarballs.
-pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
+/// Builds the programs, makes and checks the tarballs, and returns their paths.
+pub(crate) fn make(root: &Path, arch: Architecture) -> Result<Vec<PathBuf>> {
     let directory = run::target_dir(root).join("static");
     let programs = directory.join(target(arch)).join("release");
     build(root, arch, &directory)?;
     deb::generate(root, arch, &programs)?;
+    let mut made = Vec::new();
     for (name, folder) in run::PROGRAMS.into_iter().zip(FOLDERS) {
         let whole = format!("{name}-{VERSION}-{}", arch.name());
         let tree = directory.join(&whole);
@@ -38,15 +39,16 @@ pub(crate) fn make(root: &Path, arch: Architecture) -> Result<()> {
         lay_out(&root.join(folder), &programs, &tree)?;
         check(root, arch, name, &tree)?;
         let tarball = directory.join(format!("{whole}.tar.gz"));
-        pack(root, &directory, &whole, &tarball)?;
+        pack(root, &tree, &whole, &tarball)?;
         fs::remove_dir_all(&tree)?;
         println!("static: {}", tarball.display());
+        made.push(tarball);
     }
-    Ok(())
+    Ok(made)
 }
 
 /// The target triple.
-fn target(arch: Architecture) -> String {
+pub(crate) fn target(arch: Architecture) -> String {
     match arch {
         Architecture::Ours => format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
         Architecture::Arm64 => arm64::TARGET.to_owned(),
@@ -143,13 +145,14 @@ fn has_interpreter(file: &[u8]) -> bool {
     (0..count).any(|index| number(first + index * len, 4) == PT_INTERP)
 }
 
-/// Packs a folder, so that the same files make the same bytes.
-fn pack(root: &Path, directory: &Path, whole: &str, tarball: &Path) -> Result<()> {
+/// Packs a folder under another name, so that the same files make the same bytes.
+pub(crate) fn pack(root: &Path, folder: &Path, name: &str, tarball: &Path) -> Result<()> {
     let time = reproducible::time_of_commit(root).unwrap_or_else(|| "0".to_owned());
     let mut tar = Command::new("tar");
     tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
     tar.args(["--mode=u=rwX,go=rX", "--use-compress-program=gzip -9n", "--mtime"]);
-    tar.arg(format!("@{time}")).arg("--file").arg(tarball).arg("-C").arg(directory).arg(whole);
+    tar.arg(format!("@{time}")).arg(format!("--transform=s,^[.],{name},"));
+    tar.arg("--file").arg(tarball).arg("-C").arg(folder).arg(".");
     deb::output(&mut tar).map(drop)
 }
 
