@@ -2,6 +2,20 @@
 //! for dropping a frame, and the reasons for closing a queue.
 //!
 //! This crate does no I/O and knows neither rings nor grants.
+//!
+//! # Example
+//!
+//! Frames are of a pool, whose memory has a limit:
+//!
+//! ```
+//! use ringway_datapath::{FramePool, PoolBudget};
+//!
+//! let mut pool = FramePool::new(PoolBudget::new(1 << 20));
+//! let mut frame = pool.take(60).expect("there is memory for one");
+//! frame.bytes_mut()[..6].fill(0xff);
+//! assert_eq!((frame.len(), frame.bytes()[5]), (60, 0xff));
+//! pool.recycle(frame);
+//! ```
 
 #![cfg_attr(not(feature = "std"), no_std)]
 

@@ -3,6 +3,46 @@
 //! Domains share pages by *grants* and wake each other through *event channels*. The data path is
 //! generic over these traits and never names an implementation. `conformance`, behind the feature
 //! of that name, is the one suite that every implementation passes.
+//!
+//! # Example
+//!
+//! An event channel whose ends are one object, and what a queue does with it:
+//!
+//! ```
+//! use std::cell::Cell;
+//! use std::io;
+//! use std::os::fd::BorrowedFd;
+//!
+//! use ringway_hypervisor::{Direction, EventChannel, QueueEvents};
+//! use ringway_wire::EvtchnPort;
+//!
+//! struct Echo(Cell<bool>);
+//!
+//! impl EventChannel for Echo {
+//!     fn port(&self) -> EvtchnPort {
+//!         EvtchnPort(1)
+//!     }
+//!
+//!     fn waker(&self) -> Option<BorrowedFd<'_>> {
+//!         None
+//!     }
+//!
+//!     fn notify(&self) -> io::Result<()> {
+//!         self.0.set(true);
+//!         Ok(())
+//!     }
+//!
+//!     fn ack(&self) -> io::Result<bool> {
+//!         Ok(self.0.take())
+//!     }
+//! }
+//!
+//! let events = QueueEvents::Single(Echo(Cell::new(false)));
+//! events.notify(Direction::Tx)?;
+//! assert!(events.ack()?, "it was pending");
+//! assert!(!events.ack()?, "and is no longer");
+//! # Ok::<(), io::Error>(())
+//! ```
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

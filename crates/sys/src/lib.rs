@@ -5,6 +5,20 @@
 //! here is safe to call with any argument; each `unsafe` block states the reasons.
 //!
 //! Without the feature `std` there is only [`SharedPages`], and nothing of Linux.
+//!
+//! # Example
+//!
+//! Two ends of the same memory:
+//!
+//! ```
+//! use ringway_sys::SharedPages;
+//!
+//! let ours = SharedPages::zeroed(4096)?;
+//! let theirs = ours.clone();
+//! theirs.write(8, 7_u32);
+//! assert_eq!(ours.read::<u32>(8), 7);
+//! # Ok::<(), ringway_sys::OutOfMemory>(())
+//! ```
 
 #![cfg_attr(not(feature = "std"), no_std)]
 

@@ -55,6 +55,10 @@ pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
+    /// The registries that may have it; `null` for all, and an empty list for none.
+    pub(crate) publish: Option<Vec<String>>,
+    pub(crate) description: Option<String>,
+    pub(crate) license: Option<String>,
     /// Its own features, with what each enables.
     #[serde(default)]
     pub(crate) features: BTreeMap<String, Vec<String>>,
@@ -66,6 +70,9 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `null`, "dev" or "build".
     pub(crate) kind: Option<String>,
+    /// The versions that will do; `*` for all.
+    #[serde(default)]
+    pub(crate) req: String,
     /// Its folder; set for crates of the workspace.
     pub(crate) path: Option<PathBuf>,
     /// What it enables there.
@@ -181,7 +188,8 @@ fn canaries(metadata: &Metadata) -> Vec<String> {
     findings
 }
 
-fn short(name: &str) -> &str {
+/// The name of a crate without what all have.
+pub(crate) fn short(name: &str) -> &str {
     name.strip_prefix("ringway-").unwrap_or(name)
 }
 

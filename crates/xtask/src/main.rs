@@ -247,7 +247,9 @@ fn tidy(root: &Path) -> Result<()> {
         ("libraries::BARE", &libraries::BARE),
     ];
     let page = tree.text("ARCHITECTURE.md")?;
-    findings.extend(layers::check(&run::metadata(root)?, page, &lists));
+    let metadata = run::metadata(root)?;
+    findings.extend(layers::check(&metadata, page, &lists));
+    findings.extend(libraries::check(&metadata, &tree));
     report("tidy", &findings)
 }
 
