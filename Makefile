@@ -13,7 +13,7 @@ PUBLIC := wire ring steering xenbus netfront
 .DEFAULT_GOAL := help
 .PHONY: help demo check test nightly fuzz bench miri sim-million build deb clean xen-smoke xen-full
 .PHONY: mutants virtio-migrate virtio-dpdk virtio-admin docs semver xen-admin xen-race hostile arm64 arm64-test
-.PHONY: xen-arm64 ovn static release
+.PHONY: xen-arm64 ovn static release upgrades
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | \
@@ -138,6 +138,14 @@ xen-admin: ## test on Xen with a whole Debian: the package, and docs/xen.md exec
 	$(MAKE) deb
 	$(CARGO) build --release --package ringway-xen --examples
 	tests/xen/run --dom0 $(SUITE) $(or $(XEN_ARGS),--set admin)
+
+# SUITE=trixie selects Debian 13. The package of an earlier commit is built first, once.
+upgrades: ## install packages over each other under guests with TCP, of Xen and of QEMU, within an hour
+	scripts/install-packages xen
+	scripts/install-packages virtio-admin
+	$(MAKE) deb
+	tests/xen/run --dom0 $(SUITE) upgrade
+	SILENCE_MS_MAX=50 tests/virtio/service $(SUITE)
 
 xen-race: ## compare ringway with the kernel's backend on emulated real Xen, as a table
 	scripts/install-packages xen

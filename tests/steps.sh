@@ -63,3 +63,47 @@ apt_config() {
     echo 'APT::Get::Assume-Yes "true";' > "$state/apt.conf"
     echo "$state/apt.conf"
 }
+
+# Makes a newer version of a package, with the same content: PACKAGE NEWER
+newer_package() {
+    rm -rf "$state/newer"
+    dpkg-deb --raw-extract "$1" "$state/newer"
+    sed -i 's/^Version: .*/&+newer/' "$state/newer/DEBIAN/control"
+    dpkg-deb --root-owner-group --build "$state/newer" "$2" > /dev/null
+}
+
+# Installs a package over any version of it without a question, as unattended upgrades are: settings that were
+# changed stay as they are. PACKAGE
+install_over() {
+    DEBIAN_FRONTEND=noninteractive apt-get install --assume-yes --allow-downgrades \
+        --option Dpkg::Options::=--force-confdef --option Dpkg::Options::=--force-confold "$1" < /dev/null
+}
+
+# Runs a command, and sets `silence_ms` to the longest time without a reply of an address meanwhile, which is
+# asked a hundred times a second: ADDRESS COMMAND...
+silence_during() {
+    local address=$1 pings before
+    shift
+    ping -n -D -i 0.01 "$address" > "$state/pings" &
+    pings=$!
+    wait_until 60 "$address replies" has_replied 0
+    "$@"
+    before=$(replies)
+    wait_until 60 "$address replies again" has_replied "$before"
+    kill "$pings"
+    wait "$pings" || true
+    silence_ms=$(awk -F '[][]' '/bytes from/ {
+        if (last && $2 - last > longest) longest = $2 - last
+        last = $2
+    } END { printf "%.0f", 1000 * longest }' "$state/pings")
+}
+
+# How many replies there were.
+replies() {
+    grep -c 'bytes from' "$state/pings" || true
+}
+
+# Whether there were more than: COUNT
+has_replied() {
+    [ "$(replies)" -gt "$1" ]
+}

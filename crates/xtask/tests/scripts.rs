@@ -63,7 +63,7 @@ fn every_scenario_has_a_head() {
         let shown = script.display();
         assert!(head.first().is_some_and(|line| line.ends_with('.')), "{shown}: what is true");
         let sets = has("# sets: ").unwrap_or_default();
-        let known = ["smoke", "full", "admin", "race"];
+        let known = ["smoke", "full", "admin", "race", "upgrade"];
         assert!(!sets.is_empty() && sets.split(' ').all(|set| known.contains(&set)), "{shown}");
         let limit = has("# limit: ").and_then(|limit| limit.parse::<u32>().ok());
         assert!(limit.is_some(), "{shown}: `# limit: SECONDS`");

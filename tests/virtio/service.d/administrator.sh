@@ -92,6 +92,7 @@ before() {
     systemctl kill --signal KILL --kill-whom main ringway-host
     wait_until 60 "another process after kill -9" is_other "$pid"
     works "kill -9"
+    upgrades
     network_namespace
     stated_times
     first_steps
@@ -129,6 +130,51 @@ reloaded() {
 
 has_weight() {
     ringway vif show vm1 | grep -q "^weight *$1\$"
+}
+
+# Another version of the package and this one again, while the machine sends back what comes over a connection.
+# The connection lasts, a changed description stays, and no restart is left to do.
+upgrades() {
+    local description=/etc/ringway/host.toml package process load
+    newer_package /payload/ringway_*.deb /payload/newer.deb
+    cp "$description" "$state/host.toml"
+    exec {connection}<> /dev/tcp/10.77.0.1/7
+    # Another connection carries all that it can.
+    setsid bash -c 'exec 3<> /dev/tcp/10.77.0.1/7; cat /dev/zero >&3 & exec cat <&3 > /dev/null' &
+    load=$!
+    for package in /payload/newer.deb /payload/ringway_*.deb; do
+        process=$(main_process)
+        silence_during 10.77.0.1 install_over "$package"
+        is_other "$process" || fail "${package##*/}: the service was not restarted"
+        say_over_tcp "${package##*/}"
+        cmp "$state/host.toml" "$description" || fail "${package##*/}: the description is not as it was"
+        has_weight 4 || fail "${package##*/}: its weight is not 4"
+        expect "${package##*/}: what needs a restart" '' "$(outdated)"
+        say "${package##*/}: $silence_ms ms without a reply at most"
+        [ -z "${SILENCE_MS_MAX:-}" ] || [ "$silence_ms" -le "$SILENCE_MS_MAX" ] ||
+            fail "${package##*/}: more than $SILENCE_MS_MAX ms without a reply"
+    done
+    kill -- "-$load"
+    wait "$load" || true
+    exec {connection}>&-
+    rm /payload/newer.deb
+    works "upgrades"
+}
+
+# Sends a line over the connection to the machine, which returns it: LINE
+say_over_tcp() {
+    local returned=''
+    echo "$1" >&"$connection"
+    # waits: for the line, which no slow machine misses
+    IFS= read -r -t $((PATIENCE * 60)) -u "$connection" returned || true
+    expect "what the TCP connection returns" "$1" "$returned"
+}
+
+# Which of ringway's services run a program or library that is no longer there.
+outdated() {
+    needrestart -b -l -r l > "$state/needrestart" 2> /dev/null || fail "needrestart: status $?"
+    grep -q '^NEEDRESTART-VER: ' "$state/needrestart" || fail "needrestart: $(head -n 3 "$state/needrestart")"
+    sed -n 's/^NEEDRESTART-SVC: \(ringway.*\)/\1/p' "$state/needrestart"
 }
 
 # A network namespace reaches the machine with what the page adds to the unit, and also when it is made again

@@ -44,9 +44,7 @@ measure guest_to_dom0_bits_per_s "$(iperf 10.77.0.2 -t 4 -R)"
 check_payload dom0 a 10.77.0.2 4
 
 say "a newer package"
-dpkg-deb --raw-extract /payload/ringway_*.deb "$state/newer"
-sed -i 's/^Version: .*/&+newer/' "$state/newer/DEBIAN/control"
-dpkg-deb --root-owner-group --build "$state/newer" /payload/ringway_NEWER.deb > /dev/null
+newer_package /payload/ringway_*.deb /payload/ringway_NEWER.deb
 rings=$(xenstore-ls "$(guest_path a)/device/vif/0" | grep -E 'ring-ref|event-channel')
 keep_busy a
 page check
