@@ -35,9 +35,13 @@ impl Settings {
         notes: &mut impl Notes,
     ) -> Settings {
         let note = Note::Settings(vif.to_owned());
-        let content = notes.read(&note, LEN_MAX);
-        let changes: Option<BTreeMap<String, Change>> = serde_json::from_slice(&content).ok();
-        let changes = changes.unwrap_or_default();
+        let changes = parse(&notes.read(&note, LEN_MAX)).unwrap_or_else(|error| {
+            tracing::warn!(
+                vif,
+                "what was set at run time is lost, as its note is damaged: {error}"
+            );
+            BTreeMap::new()
+        });
         Settings { note, configured: BTreeMap::new(), changes }.described(limits, rules)
     }
 
@@ -89,6 +93,14 @@ impl Settings {
     /// The reason why a later vif with this name will have them.
     pub(crate) fn forget(&self, notes: &mut impl Notes) -> io::Result<()> {
         notes.remove(&self.note)
+    }
+}
+
+/// The changes of a note, which may not exist.
+fn parse(content: &[u8]) -> serde_json::Result<BTreeMap<String, Change>> {
+    match content.is_empty() {
+        true => Ok(BTreeMap::new()),
+        false => serde_json::from_slice(content),
     }
 }
 
@@ -174,6 +186,7 @@ mod tests {
             notes.notes.insert(Note::Settings("vm1".to_owned()), text.into());
             let settings = Settings::read("vm1", &limits, &PortRules::default(), notes);
             assert_eq!(weight(&settings), Some(2), "{text}");
+            assert_eq!(parse(text.as_bytes()).is_err(), !text.is_empty(), "{text}: with a reason");
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::purpose::Purpose;
 use crate::notes::{Note, Notes};
 
-/// The version of the note's form. A note of another version counts as absent.
+/// The version of the note's form. A note of another version is refused.
 const VERSION: u64 = 1;
 /// Bytes of the note: several hundred for each of a thousand devices.
 const LEN_MAX: u64 = 1 << 20; // not a limit: our own note
@@ -48,15 +48,14 @@ pub(crate) struct AppliedNotes {
 }
 
 impl AppliedNotes {
-    /// What earlier processes have noted. An unreadable note counts as absent.
+    /// What earlier processes have noted. A note that is refused counts as absent, and the log has
+    /// the reason.
     pub(crate) fn read(owner: &str, notes: &mut impl Notes) -> AppliedNotes {
-        let content = notes.read(&Note::Devices, LEN_MAX);
-        let content: Value = serde_json::from_slice(&content).unwrap_or_default();
-        let devices = content["devices"].as_object().filter(|_| content["version"] == VERSION);
-        let devices = devices.into_iter().flatten();
-        let devices =
-            devices.filter_map(|(path, applied)| Some((path.clone(), Applied::parse(applied)?)));
-        AppliedNotes { owner: owner.to_owned(), devices: devices.collect() }
+        let devices = parse(&notes.read(&Note::Devices, LEN_MAX)).unwrap_or_else(|why| {
+            tracing::warn!("what was applied to network devices is not known: its note {why}");
+            BTreeMap::new()
+        });
+        AppliedNotes { owner: owner.to_owned(), devices }
     }
 
     pub(crate) fn of(&self, purpose: &Purpose) -> Option<&Applied> {
@@ -150,13 +149,30 @@ impl Applied {
     }
 }
 
+/// The devices of a note, or why it is refused.
+fn parse(content: &[u8]) -> Result<BTreeMap<String, Applied>, String> {
+    if content.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let content: Value =
+        serde_json::from_slice(content).map_err(|error| format!("is damaged: {error}"))?;
+    let version = &content["version"];
+    if *version != VERSION {
+        return Err(format!("has version {version}, and this process reads {VERSION}"));
+    }
+    let devices = content["devices"].as_object().into_iter().flatten();
+    let devices =
+        devices.filter_map(|(path, applied)| Some((path.clone(), Applied::parse(applied)?)));
+    Ok(devices.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::notes::tests::Kept;
 
     #[test]
-    fn notes_are_read_back_by_the_next_process_and_other_versions_count_as_absent() {
+    fn notes_are_read_back_by_the_next_process_and_other_versions_are_refused() {
         let kept = &mut Kept::default();
         let uplink = Applied {
             index: 7,
@@ -185,7 +201,14 @@ mod tests {
         let next = AppliedNotes::read("here", kept);
         assert_eq!((next.of(&Purpose::Uplink), next.of(&vm1)), (None, Some(&bridged)));
         let text = String::from_utf8(kept.notes[&Note::Devices].clone()).expect("JSON");
-        for other in [text.replace("\"version\":1", "\"version\":2"), "{".to_owned()] {
+        assert_eq!(parse(b""), Ok(BTreeMap::new()));
+        for (other, reason) in [
+            (text.replace("\"version\":1", "\"version\":2"), "has version 2, "),
+            ("{}".to_owned(), "has version null, "),
+            ("{".to_owned(), "is damaged: "),
+        ] {
+            let refused = parse(other.as_bytes()).expect_err("it is refused");
+            assert!(refused.starts_with(reason), "{refused}");
             kept.notes.insert(Note::Devices, other.into());
             assert_eq!(AppliedNotes::read("here", kept).of(&vm1), None);
         }
