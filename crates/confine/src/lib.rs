@@ -2,8 +2,8 @@
 //!
 //! A guest that exploits a hole in the backend gets the backend's privileges, and the same holds
 //! for a backend that attacks a frontend. So both keep only what serving requires: at most one
-//! capability ([`capabilities`]), the system calls and ioctls on a list ([`calls`]), and, if the
-//! kernel has Landlock, a directory and a few devices ([`files`]). Sockets are created and
+//! capability (`capabilities.rs`), the system calls and ioctls on a list (`calls.rs`), and, if the
+//! kernel has Landlock, a directory and a few devices (`files.rs`). Sockets are created and
 //! connected before, so a compromised process reaches no other service of the machine. Neither the
 //! process nor threads that it starts later can regain anything.
 //!
@@ -12,7 +12,7 @@
 //! lists ([`kept`]).
 //!
 //! Nothing here depends on a hypervisor, except that the list has the ioctls of Xen's devices. To
-//! read first: [`Confinement::apply`], then [`calls`].
+//! read first: [`Confinement::apply`], then `calls.rs`.
 
 mod calls;
 mod capabilities;

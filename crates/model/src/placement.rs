@@ -128,7 +128,7 @@ pub fn typical(flows: usize, busy: usize) -> Vec<usize> {
 const FLOWS_PER_QUEUE_MAX: usize = 100;
 
 /// What the fullest of `queues` carries over the mean, on average, if all flows have the same rate.
-/// Exact up to [`EXACT_FLOWS`] flows; by how much more of them are uneven falls with the root of
+/// Exact up to `EXACT_FLOWS` flows; by how much more of them are uneven falls with the root of
 /// their number.
 pub fn fullest_mean(flows: usize, queues: usize) -> f64 {
     if flows > EXACT_FLOWS {

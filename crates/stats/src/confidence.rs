@@ -225,7 +225,7 @@ pub fn drift(values: &[f64]) -> Option<Drift> {
     mann_kendall(values).filter(|drift| drift.chance < DRIFT_CHANCE_MAX)
 }
 
-/// The Mann-Kendall test: exact for up to [`EXACT_MAX`] values without ties, else by the normal
+/// The Mann-Kendall test: exact for up to `EXACT_MAX` values without ties, else by the normal
 /// approximation with corrections for ties and continuity.
 pub fn mann_kendall(values: &[f64]) -> Option<Drift> {
     if values.len() < 4 {

@@ -1,6 +1,6 @@
 //! The shell around the vif handshake: everything that both ends do with XenStore.
 //!
-//! The state machines of `xenbus` return actions; [`drive`] carries them out. [`BackendEnd`] and
+//! The state machines of `xenbus` return actions; [`drive()`] carries them out. [`BackendEnd`] and
 //! [`FrontendEnd`] are the two ends: each owns its machine, carries out the actions on XenStore,
 //! and leaves the rest (rings, event channels, devices, the log) to its process, which is a
 //! [`BackendProcess`] or a [`FrontendProcess`].
@@ -9,7 +9,7 @@
 //! [`Transport`], and the time is an argument. So the processes and an in-memory simulation run the
 //! same code. Only the loss of XenStore is an error; the affected end handles a refusal.
 //!
-//! Read [`drive`] first, then [`BackendEnd`].
+//! Read [`drive()`] first, then [`BackendEnd`].
 //!
 //! [`Client`]: ringway_xenstore::Client
 //! [`Transport`]: ringway_xenstore::Transport

@@ -75,7 +75,13 @@ pub(crate) fn ci(root: &Path) -> Result<()> {
     for target in TARGETS {
         bare_metal(root, target)?;
     }
-    documents(root)
+    let names = packages(&CRATES);
+    documents(root, names.iter().flat_map(|name| ["--package", name]))
+}
+
+/// Builds the documentation of all crates.
+pub(crate) fn all_documents(root: &Path) -> Result<()> {
+    documents(root, ["--workspace"])
 }
 
 /// Follows docs/libraries.md beside the tree and outside of its workspace: a copy of the example
@@ -108,13 +114,11 @@ fn bare_metal(root: &Path, target: &str) -> Result<()> {
     run::run(root, &arguments)
 }
 
-/// Builds their documentation, in which every link must resolve.
-fn documents(root: &Path) -> Result<()> {
-    let mut arguments = vec!["doc", "--quiet", "--no-deps"];
-    let names = packages(&CRATES);
-    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
+/// Builds the documentation of crates, in which every link must resolve.
+fn documents<'a>(root: &Path, crates: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let mut command = Command::new(run::this_cargo());
-    run::shown(command.current_dir(root).args(&arguments).env("RUSTDOCFLAGS", "-D warnings"))
+    command.current_dir(root).args(["doc", "--quiet", "--no-deps"]).args(crates);
+    run::shown(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn packages(crates: &[&str]) -> Vec<String> {

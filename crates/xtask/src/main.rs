@@ -180,6 +180,7 @@ fn nightly(root: &Path, part: Part) -> Result<()> {
     steps.run("interleavings", || run::more_interleavings(root));
     steps.run("worlds", || run::worlds(root, run::SEEDS_OF_NIGHTLY));
     steps.run("public crates", || libraries::ci(root));
+    steps.run("documents of all crates", || libraries::all_documents(root));
     steps.run("docs/libraries.md executed", || libraries::outside(root));
     steps.run("release build", || run::build(root));
     steps.run("guests on OVN", || run::guests_on_ovn(root));
