@@ -9,7 +9,7 @@ use regex::{Captures, Regex};
 use crate::links::resolve;
 
 /// Pages by their places in the tree, and in /usr/share/doc.
-const PAGES: [(&str, &str); 12] = [
+const PAGES: [(&str, &str); 13] = [
     ("README.md", "ringway/README.md"),
     ("docs/first-steps.md", "ringway/first-steps.md"),
     ("docs/xen.md", "ringway/xen.md"),
@@ -17,6 +17,7 @@ const PAGES: [(&str, &str); 12] = [
     ("docs/openstack.md", "ringway/openstack.md"),
     ("docs/qubes.md", "ringway/qubes.md"),
     ("docs/xcp-ng.md", "ringway/xcp-ng.md"),
+    ("docs/production.md", "ringway/production.md"),
     ("docs/confinement.md", "ringway/confinement.md"),
     ("docs/threat-model.md", "ringway/threat-model.md"),
     ("docs/measured.md", "ringway/measured.md"),
