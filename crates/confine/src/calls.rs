@@ -132,6 +132,9 @@ impl Allowed {
         // Where the calling thread runs, and not where other processes do.
         let own_thread = SeccompRule::new(vec![int(0, 0)?])?;
         self.limited(named![libc::SYS_sched_setaffinity], "of its own threads", &[own_thread]);
+        let policy = |policy| SeccompRule::new(vec![int(0, 0)?, int(1, bits(policy))?]);
+        let policies = [policy(libc::SCHED_OTHER)?, policy(libc::SCHED_BATCH)?];
+        self.limited(named![libc::SYS_sched_setscheduler], "of its own threads", &policies);
         // The C library tries this first: see `program_for_clone3`.
         self.limited(named![libc::SYS_clone3], "reported as missing", &[]);
         self.limited(named![libc::SYS_clone], "a thread", &[is_thread()?]);

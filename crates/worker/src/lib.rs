@@ -9,6 +9,7 @@
 //!
 //! Read `thread.rs` first.
 
+mod bulk;
 mod idle;
 mod placement;
 mod pool;

@@ -18,6 +18,7 @@ use ringway_sys::wake::WakeFd;
 use ringway_watchdog::{Pulse, Roster};
 use rustix::event::epoll;
 
+use crate::bulk::Bulk;
 use crate::idle::Idle;
 
 /// Busy rounds between checks of the descriptors of queues that are armed.
@@ -133,12 +134,17 @@ impl<Q: PortQueue + Wakers> Worker<Q> {
         let mut rounds = 0_u32;
         // Read once per round: without a vDSO clock, as under Xen, this is a system call.
         let mut before = Instant::now();
+        let mut bulk = Bulk::new(before);
         let mut waited = Wait::Poll;
         loop {
             let now = Instant::now();
             if waited == Wait::Now {
                 self.idle.worked(before);
                 self.count_busy(now.saturating_duration_since(before));
+                if let Some(waits) = bulk.worked(now) {
+                    // Where it may not choose, it has the policy that it was given.
+                    let _ = ringway_sys::process::wait_for_running_threads(waits);
+                }
             }
             before = now;
             if self.inbox.take_commands() && self.apply() == Next::Stop {

@@ -5,7 +5,7 @@ use crate::tree::{SourceFile, Tree};
 /// The only folder where `unsafe` may be used.
 const UNSAFE_FOLDER: &str = "crates/sys/";
 /// The most lines with `unsafe` there. Raising it requires a decision record in `docs/adr`.
-const UNSAFE_LINES_MAX: usize = 70;
+const UNSAFE_LINES_MAX: usize = 71;
 /// Lines of a file, which should be readable in one sitting.
 const FILE_LINES_MAX: usize = 600;
 /// Words of what one reads before one uses or changes ringway, without the doctor's and the lab's

@@ -148,6 +148,11 @@ fn arguments_are_checked_where_the_filter_can_read_them() {
         (libc::SYS_openat, &[(2, 0x8_0041), (3, 0o2755)], KILL),
         (libc::SYS_sched_setaffinity, &[(0, 0)], ALLOW),
         (libc::SYS_sched_setaffinity, &[(0, 1)], KILL),
+        // SCHED_OTHER, SCHED_BATCH and SCHED_FIFO; another process.
+        (libc::SYS_sched_setscheduler, &[(0, 0), (1, 0)], ALLOW),
+        (libc::SYS_sched_setscheduler, &[(0, 0), (1, 3)], ALLOW),
+        (libc::SYS_sched_setscheduler, &[(0, 0), (1, 1)], KILL),
+        (libc::SYS_sched_setscheduler, &[(0, 1), (1, 3)], KILL),
         (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 8)], ALLOW),
         (libc::SYS_preadv2, &[(0, 7), (2, 1), (3, u64::MAX), (5, 0)], KILL),
         // SO_SNDTIMEO; SO_ATTACH_FILTER; the number of SO_SNDTIMEO at the level of TCP.

@@ -47,6 +47,23 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     sched_setaffinity(None, &set).map_err(|error| explain(error, what()))
 }
 
+/// Whether the calling thread, when it is woken, waits for the thread that runs on its CPU instead
+/// of taking its place (`SCHED_BATCH`, sched(7)).
+///
+/// # Errors
+/// If the thread has a policy of real time that it may not leave.
+pub fn wait_for_running_threads(does_wait: bool) -> io::Result<()> {
+    let policy = if does_wait { libc::SCHED_BATCH } else { libc::SCHED_OTHER };
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // The wrapper of musl does nothing and reports that there is no such call.
+    //
+    // SAFETY: 0 is the calling thread, and the kernel reads the parameters, which outlive the call.
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The process at the other end of a Unix socket: the one that connected or listened. `None` if it
 /// is outside the PID namespace of this process. The kernel keeps its number from then on
 /// (`SO_PEERCRED`, unix(7)).
