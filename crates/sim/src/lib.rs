@@ -7,30 +7,8 @@
 //!
 //! Read `world.rs` first, then `plane.rs`, then `checkers.rs`.
 //!
-//! # Tests of whole programs that worlds replace
-//!
-//! A test of a whole program runs one order of events, on a real clock. Those of the table were
-//! removed: a [rule](Rule) with these [marks](Mark) shows the same in any order.
-//!
-//! | removed test | rule | marks |
-//! |---|---|---|
-//! | keys written one by one | `Handshake`, `Calls` | `KeyByKey`, `StateTwice`, `HalfMade` |
-//! | queues changed from both ends | `Calls`, `Handshake` | `QueuesOffered`, `Reconnected` |
-//! | a backend that is killed repeatedly | `Handshake` | `BackendKilled`, `Reattached` |
-//! | two panics, quarantine, release | `Quarantine` | `BackendPanics`, `Quarantined` |
-//! | limits set at run time outlive a kill | `Settings`, `Calls` | `RateChanged`, `SettingUnseen` |
-//! | rules of both kinds are set, and outlive a kill | `Settings` | `CallDone`, `BackendKilled` |
-//! | who reconnects floods no more than others | `Settings` | `BudgetKept` |
-//! | a link that is down, also after a kill | `Settings` | `LinkDown`, `BackendKilled` |
-//! | a link that is down while a host is stopped | `Settings` | `LinkCut` |
-//! | a virtio vif waits for its bridge | `Explanation` | `BridgeLate`, `VirtioUnattached` |
-//!
-//! Others needed no world: tests of one crate show the same. They are those of frames that are
-//! longer than the MTU (`engine`, `rounds limits`), of rings that change endlessly and of an
-//! address in use (`host`, `virtio`), of guests that come to share a worker (`worker`, `placing`),
-//! of frames for a link (`switch`, `classify`, and `host`, `virtio calls`), of what is refused in a
-//! description (`description`), and of XenStore (`xenstore`, `tools`; guests that abuse it are
-//! scenarios of `hostile`). The rules of virtio vifs are those of `host`, too (`virtio rules`).
+//! `tests/worlds/replaced.rs` has the tests of the whole program that are gone, each with the rules
+//! and marks that show the same in any order.
 
 mod accounts;
 mod administrator;

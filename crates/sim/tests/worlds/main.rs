@@ -1,5 +1,7 @@
 //! Worlds by their seeds, and the intended defects that the same seeds find.
 
+mod replaced;
+
 use ringway_sim::{Canary, Rule, run_bytes, run_crowd, run_seed, run_seeds};
 
 /// Seeds whose worlds run here, enough to hit the rarest mark twice. CI runs more of
