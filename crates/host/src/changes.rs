@@ -77,3 +77,62 @@ impl fmt::Display for DescriptionChanges {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_in_force_is_one_line_and_what_is_not_has_a_sentence_each() {
+        let nothing = DescriptionChanges::default();
+        assert_eq!(
+            (nothing.to_string().as_str(), nothing.kept().len()),
+            ("nothing has changed", 0)
+        );
+        let changes = DescriptionChanges {
+            added: names(&["vm3"]),
+            removed: names(&["vm4", "vm5"]),
+            vifs: vec![
+                VifChanges {
+                    vif: "vm1".to_owned(),
+                    changed: names(&["vlan"]),
+                    kept: names(&["mac", "queues"]),
+                    refused: None,
+                },
+                VifChanges {
+                    vif: "vm2".to_owned(),
+                    refused: Some("there are too many".to_owned()),
+                    ..VifChanges::default()
+                },
+            ],
+            common: names(&["uplink.vlan"]),
+            uplink_refused: Some("it has no room".to_owned()),
+        };
+        let line = "added vm3; removed vm4, vm5; changed uplink.vlan; changed vlan of vm1";
+        assert_eq!(changes.to_string(), line);
+        let expected = [
+            "kept as it was: mac, queues of vm1 cannot change while the vif is served: restart the \
+             host, or remove its section, reload, and add it again",
+            "kept as they were: the rules of vm2: there are too many",
+            "kept as they were: the rules of the uplink: it has no room",
+        ];
+        assert_eq!(changes.kept(), expected);
+    }
+
+    #[test]
+    fn a_vif_of_which_anything_differs_is_not_as_it_was() {
+        let same = VifChanges { vif: "vm1".to_owned(), ..VifChanges::default() };
+        assert!(same.is_empty());
+        for other in [
+            VifChanges { changed: names(&["vlan"]), ..same.clone() },
+            VifChanges { kept: names(&["mac"]), ..same.clone() },
+            VifChanges { refused: Some("no room".to_owned()), ..same.clone() },
+        ] {
+            assert!(!other.is_empty(), "{other:?}");
+        }
+    }
+}
