@@ -7,6 +7,7 @@ mod calls;
 mod described;
 mod namespaces;
 mod offloads;
+mod ordered;
 mod ovs;
 mod passed;
 mod reload;

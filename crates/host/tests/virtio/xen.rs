@@ -1,12 +1,14 @@
 //! What a host decides about vifs of Xen, whose guests set up rings without frames.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringway_calls::{BackendRequest, Reconnect};
 use ringway_datapath::MacAddr;
-use ringway_host::{Event, Host, Note, Notes as _};
+use ringway_host::{Charged, Event, Host, Note, Notes as _, panic_line};
 use ringway_hypervisor::{Access, EventChannel as _, GrantTable as _, Hypervisor as _};
 use ringway_loopback::{Limits, LoopbackEvent};
+use ringway_sim::{KeptNotes, SimKernel};
 use ringway_switch::Claim;
 use ringway_wire::DomId;
 use ringway_xenbus::{Device, Vif};
@@ -17,15 +19,22 @@ use crate::{LATER, MAC, machine};
 
 pub(crate) const VIF: Vif = Vif { backend: DomId(0), frontend: DomId(1), handle: 0 };
 
+/// That of the whole workspace.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub(crate) fn device() -> Device {
     Device::new(VIF, MacAddr(MAC))
+}
+
+/// A node of XenStore gets this value.
+fn set(machine: &mut Machine, path: &str, value: &str) {
+    machine.act(|_, _, parts| parts.store.write(path, value)).expect("domain 0 may");
 }
 
 /// A toolstack or a guest writes keys in a directory of the vif, and the host finds them.
 fn write(machine: &mut Machine, dir: &str, keys: &[(&str, u32)]) {
     for (key, value) in keys {
-        let (path, value) = (format!("{dir}/{key}"), value.to_string());
-        machine.act(|_, _, parts| parts.store.write(&path, &value)).expect("domain 0 may");
+        set(machine, &format!("{dir}/{key}"), &value.to_string());
     }
     machine.on(Event::Watch(Watched::Overflow));
     machine.turn_all();
@@ -34,6 +43,11 @@ fn write(machine: &mut Machine, dir: &str, keys: &[(&str, u32)]) {
 /// The guest of the vif is made, and its driver connects by one queue, whose events the result is
 /// for.
 pub(crate) fn connect(machine: &mut Machine) -> LoopbackEvent {
+    connect_with(machine, &[])
+}
+
+/// As [`connect`], with more keys of the guest.
+fn connect_with(machine: &mut Machine, more: &[(&str, u32)]) -> LoopbackEvent {
     let guest = machine.loopback.create_domain(VIF.frontend, Limits::default()).expect("the first");
     let mut grants = guest.grants().expect("it has some");
     let rings = grants.share(VIF.backend, 2, Access::ReadWrite).expect("there is room");
@@ -45,7 +59,7 @@ pub(crate) fn connect(machine: &mut Machine) -> LoopbackEvent {
         ("request-rx-copy", 1),
         ("state", 4),
     ];
-    write(machine, &VIF.frontend_dir(), &keys);
+    write(machine, &VIF.frontend_dir(), &[more, &keys[..]].concat());
     events
 }
 
@@ -103,4 +117,80 @@ fn queues_that_a_device_or_a_connected_guest_cannot_have_are_refused() {
     let refused = set(&mut machine, 1, Reconnect::Now).expect_err("it would stay away");
     assert!(refused.contains("would not reconnect"), "{refused}");
     set(&mut machine, 1, Reconnect::Later).expect("it keeps its queues");
+}
+
+#[test]
+fn the_status_of_a_vif_of_xen_shows_its_guest_and_what_that_has_asked_for() {
+    let mut machine = machine();
+    let second = Vif { handle: 2, ..VIF };
+    set(&mut machine, "/local/domain/1/name", "web");
+    for vif in [VIF, second] {
+        machine.make(&Device { vif, ..device() });
+    }
+    machine.turn_all();
+    let _events = connect_with(&mut machine, &[("xdp-headroom", 256)]);
+    let shown = machine.shown("vif1.2");
+    assert_eq!((shown.kind.as_str(), shown.guest.as_deref()), ("xen", Some("web")));
+    assert_eq!((shown.domid, shown.handle, shown.max_queues), (Some(1), 2, 1));
+    assert_eq!((shown.state.as_str(), shown.headroom), ("InitWait", 0));
+    assert_eq!((shown.locking_mode.as_str(), shown.limits.offloads.as_str()), ("default", "auto"));
+    assert_eq!((shown.version.as_str(), shown.attached_to.as_str()), (VERSION, "switch"));
+    let shown = machine.shown("vif1.0");
+    assert_eq!((shown.state.as_str(), shown.headroom), ("Connected", 256));
+    assert_eq!((shown.error, shown.error_kind, shown.is_down), (None, None, false));
+}
+
+#[test]
+fn the_groups_of_a_guest_are_shown_once_it_gets_no_others() {
+    for (requested, expected) in [(0, None), (1, Some(Vec::new()))] {
+        let mut machine = machine();
+        machine.make(&device());
+        machine.turn_all();
+        let _events = connect_with(&mut machine, &[("request-multicast-control", requested)]);
+        let shown = machine.shown("vif1.0");
+        assert_eq!((shown.state.as_str(), shown.groups_wanted), ("Connected", expected));
+    }
+}
+
+#[test]
+fn a_vif_says_that_its_script_is_waited_for_and_how_long() {
+    let mut machine = machine();
+    machine.make(&device());
+    let dir = VIF.backend_dir();
+    set(&mut machine, &format!("{dir}/script"), "/etc/xen/scripts/vif-bridge");
+    machine.turn_all();
+    let _events = connect(&mut machine);
+    machine.now += Duration::from_millis(1500);
+    let shown = machine.shown("vif1.0");
+    assert_eq!((shown.state.as_str(), shown.queues.len()), ("InitWait", 1));
+    let [wait] = &shown.waits[..] else { panic!("{:?}", shown.waits) };
+    assert_eq!((wait.kind.as_str(), wait.milliseconds), ("script", 1500));
+    assert!(wait.reason.contains("hotplug script has not reported"), "{}", wait.reason);
+    set(&mut machine, &format!("{dir}/hotplug-status"), "connected");
+    machine.on(Event::Watch(Watched::Overflow));
+    machine.turn_all();
+    let shown = machine.shown("vif1.0");
+    assert_eq!((shown.state.as_str(), shown.waits), ("Connected", Vec::new()));
+}
+
+#[test]
+fn a_vif_of_xen_with_two_panics_is_closed_until_it_is_released() {
+    let mut notes = KeptNotes::default();
+    let line = panic_line(0, &Charged::Xen(VIF));
+    notes.write(&Note::Panics, line.repeat(2).as_bytes()).expect("there is room");
+    let mut machine = Machine::start(SimKernel::default(), notes);
+    machine.make(&device());
+    machine.turn_all();
+    let shown = machine.shown("vif1.0");
+    assert_eq!((shown.state.as_str(), shown.error_kind.as_deref()), ("Closed", Some("fault")));
+    assert!(shown.error.is_some_and(|error| error.contains("is quarantined")));
+    let [wait] = &shown.waits[..] else { panic!("{:?}", shown.waits) };
+    assert_eq!(wait.kind, "quarantine");
+    let release = BackendRequest::Release { vif: "vif1.0".to_owned() };
+    machine.call(&release).expect("it is");
+    machine.turn_all();
+    let shown = machine.shown("vif1.0");
+    assert_eq!((shown.state.as_str(), shown.error, shown.waits), ("InitWait", None, Vec::new()));
+    let again = machine.call(&release).expect_err("it is no more");
+    assert!(again.contains("is not quarantined"), "{again}");
 }
