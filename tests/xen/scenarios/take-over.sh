@@ -8,9 +8,10 @@ backend_start 2
 guest_start a queues=2 vifs=8
 log=$FOLDER/ringway.log
 
-# The backend's lines since the last kill.
+# The backend's lines since the last kill. It is `ringway run` itself, whose lines begin with their
+# time: only those of the processes that it starts have a name before it.
 lines() {
-    tail -n "+$((before + 1))" "$log" | grep '^backend: '
+    tail -n "+$((before + 1))" "$log" | grep '^[0-9]'
 }
 
 are_connected() {
@@ -19,7 +20,7 @@ are_connected() {
 
 # The time of day of a line, in seconds.
 time_of() {
-    awk '{ split($2, part, /[TZ:]/); printf "%.3f", 3600 * part[2] + 60 * part[3] + part[4] }'
+    awk '{ split($1, part, /[TZ:]/); printf "%.3f", 3600 * part[2] + 60 * part[3] + part[4] }'
 }
 
 # Kills the backend, starts another, and measures from its first line to the last connection: NAME
