@@ -187,7 +187,7 @@ impl Report {
     }
 
     /// Prints the tables: for each subject the median and the range, and by which factor ringway
-    /// is better (above 1) or worse (below 1).
+    /// is better (above 1) or worse (below 1), as the median and the range of the rounds' ratios.
     pub(crate) fn print(&self) {
         self.host.print();
         let mut section = "";
@@ -225,25 +225,28 @@ impl Report {
         self.series.iter().filter(move |series| series.case == *case)
     }
 
-    /// A line for each subject of a case.
+    /// A line for each subject of a case: median, range, the most that was stolen from the machine
+    /// during a run, and ratios.
     fn rows(&self, case: &Case) -> String {
         let is_ours = |series: &&Series| OURS.contains(&series.subject.as_str());
         let mut text = String::new();
         for series in self.of_case(case) {
             let Spread { min, median, max } = series.spread();
             let range = format!("[{} .. {}]", number(min), number(max));
+            let steal = series.runs.iter().map(|run| run.noise.steal_percent).fold(0.0, f64::max);
+            let steal = format!("steal {steal:.0} %");
             let ratio = |ours: &Series| {
-                let factor = match case.better {
-                    Better::More => ours.spread().median / median,
-                    Better::Less => median / ours.spread().median,
-                };
-                (factor.is_normal()).then(|| format!("{} is x{factor:.2}", ours.subject))
+                let ratio = series.ratio_of(ours, case.better)?;
+                Some(format!("{} is {}", ours.subject, factor(ratio, self.rounds)))
             };
             let ours = self.of_case(case).filter(is_ours);
             let ratios: Vec<String> =
                 if is_ours(&series) { vec![] } else { ours.filter_map(ratio).collect() };
             let (subject, median) = (&series.subject, number(median));
-            let line = format!("    {subject:<20}{median:>10}  {range:<24}{}", ratios.join(", "));
+            let line = format!(
+                "    {subject:<20}{median:>10}  {range:<24}{steal:<12}{}",
+                ratios.join(", ")
+            );
             text += line.trim_end();
             text += "\n";
         }
@@ -301,6 +304,27 @@ impl Series {
         let values: Vec<f64> = self.runs.iter().map(|run| run.value).collect();
         Spread::of(&values).unwrap_or(Spread { min: f64::NAN, median: f64::NAN, max: f64::NAN })
     }
+
+    /// By which factor `ours` is better, in each round that has both: what disturbs the machine
+    /// disturbs neighbouring runs alike. `None` if no round has a ratio.
+    fn ratio_of(&self, ours: &Series, better: Better) -> Option<Spread> {
+        let in_round = |round: usize| ours.runs.iter().find(|run| run.round == round);
+        let ratios = self.runs.iter().filter_map(|theirs| {
+            let ours = in_round(theirs.round)?.value;
+            Some(match better {
+                Better::More => ours / theirs.value,
+                Better::Less => theirs.value / ours,
+            })
+        });
+        Spread::of(&ratios.filter(|ratio| ratio.is_normal()).collect::<Vec<f64>>())
+    }
+}
+
+/// A ratio, with its range if there may be one.
+fn factor(ratio: Spread, rounds: usize) -> String {
+    let Spread { min, median, max } = ratio;
+    let range = format!(" [{min:.2} .. {max:.2}]");
+    format!("x{median:.2}{}", if rounds > 1 { &range } else { "" })
 }
 
 /// A number with three digits: none of these numbers is more precise.
@@ -324,9 +348,27 @@ mod tests {
             report.measure(&case, subject, || Ok(value));
         }
         let rows = report.rows(&case);
-        let rows: Vec<&str> = rows.lines().map(|row| row.split("]").nth(1).unwrap_or("")).collect();
+        let rows: Vec<&str> =
+            rows.lines().map(|row| row.split(" %").nth(1).unwrap_or("no steal")).collect();
         let ratios = "ringway+netfront is x0.75, ringway+bare is x1.50";
         assert_eq!(rows.iter().map(|row| row.trim()).collect::<Vec<_>>(), ["", "", ratios, ""]);
+    }
+
+    #[test]
+    fn ratios_are_of_runs_in_the_same_round() {
+        let mut report = Report::new(HostRecord::take(), 3);
+        let case = Case::new("tcp", "a case", "Gbit/s", Better::More);
+        for (round, ours, theirs) in [(0, 10.0, 20.0), (1, 4.0, 4.0), (2, 9.0, 10.0)] {
+            report.begin_round(round);
+            report.measure(&case, "ringway", || Ok(ours));
+            report.measure(&case, "chain", || Ok(theirs));
+        }
+        // A round that has only one of the two.
+        report.begin_round(3);
+        report.measure(&case, "chain", || Ok(1000.0));
+        let rows = report.rows(&case);
+        // Of the medians it would be 0.6.
+        assert!(rows.ends_with("ringway is x0.90 [0.50 .. 1.00]\n"), "{rows}");
     }
 
     #[test]
