@@ -30,16 +30,17 @@ pub fn run(words: &[OsString]) -> io::Result<()> {
 
 /// Runs this program as a relay of its own, `relay` of a
 /// [`Blueprint`](crate::topology::Blueprint): between the same devices with the same offloads as
-/// [`RELAY`], `copy` copies until the part is killed.
+/// [`RELAY`]. What `begin` returns copies until the part is killed. The relay counts as started as
+/// soon as `begin` has returned.
 ///
 /// # Errors
 /// As [`run`].
-pub fn relay(
+pub fn relay<C: FnOnce() -> io::Result<()>>(
     words: &[OsString],
-    copy: impl FnOnce([TunFile; 2]) -> io::Result<()>,
+    begin: impl FnOnce([TunFile; 2]) -> io::Result<C>,
 ) -> io::Result<()> {
     part::die_with_parent(words)?;
-    relay::between(words_of_relay(words), copy)
+    relay::between(words_of_relay(words), begin)
 }
 
 fn words_of_relay(words: &[OsString]) -> [&str; 5] {

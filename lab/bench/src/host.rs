@@ -119,13 +119,23 @@ impl Watch {
 
 /// Ticks used by us and by our descendants, both running ones and those that were waited for.
 fn ours() -> Result<u64> {
+    let processes = processes()?;
+    Ok(family_of(std::process::id(), &processes).map(|process| process.ticks).sum())
+}
+
+/// A process and its descendants.
+pub(crate) fn family(root: u32) -> Result<Vec<u32>> {
+    Ok(family_of(root, &processes()?).map(|process| process.pid).collect())
+}
+
+fn processes() -> Result<Vec<Process>> {
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc").context("/proc")? {
         // A process that ended meanwhile has no file any more.
         let stat = fs::read_to_string(entry?.path().join("stat")).unwrap_or_default();
         processes.extend(parse_process(&stat));
     }
-    Ok(ticks_below(std::process::id(), &processes))
+    Ok(processes)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +155,7 @@ fn parse_process(text: &str) -> Option<Process> {
     Some(Process { pid: pid.parse().ok()?, parent: words.get(1)?.parse().ok()?, ticks })
 }
 
-fn ticks_below(root: u32, processes: &[Process]) -> u64 {
+fn family_of(root: u32, processes: &[Process]) -> impl Iterator<Item = &Process> {
     let mut family = vec![root];
     let mut next = 0;
     while let Some(&parent) = family.get(next) {
@@ -153,7 +163,7 @@ fn ticks_below(root: u32, processes: &[Process]) -> u64 {
         family.extend(children.map(|process| process.pid).filter(|pid| *pid != parent));
         next += 1;
     }
-    processes.iter().filter(|process| family.contains(&process.pid)).map(|one| one.ticks).sum()
+    processes.iter().filter(move |process| family.contains(&process.pid))
 }
 
 #[cfg(test)]
@@ -167,6 +177,7 @@ mod tests {
         assert_eq!(parse_process("1 (a) R 1"), None);
         let process = |pid, parent, ticks| Process { pid, parent, ticks };
         let all = [process(1, 0, 1), process(9, 5, 2), process(5, 7, 4), process(7, 1, 8)];
-        assert_eq!(ticks_below(7, &all), 14);
+        let family = |root| family_of(root, &all).map(|one| one.ticks).sum::<u64>();
+        assert_eq!((family(7), family(5), family(2)), (14, 6, 0));
     }
 }

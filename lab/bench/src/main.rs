@@ -10,6 +10,7 @@
 //!
 //! `race` measures nothing: it prints what scenarios of `tests/xen` have measured.
 
+mod chain;
 mod child;
 mod handoff;
 mod host;
@@ -27,7 +28,6 @@ mod restart;
 mod ring;
 mod scratch;
 mod tcp;
-mod three;
 mod transfer;
 mod vhost;
 mod virtio_switch;
@@ -57,7 +57,8 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
     match verb {
         ring::pair::END_VERB => become_end(&words[1..], ring::pair::end),
         vhost::END_VERB => become_end(&words[1..], vhost::end),
-        three::PART => three::run(words).map(|()| ExitCode::SUCCESS),
+        chain::PART => chain::run(words).map(|()| ExitCode::SUCCESS),
+        chain::GUEST => chain::run_guest(words).map(|()| ExitCode::SUCCESS),
         part if ringway_lab::part::is_part(part) => {
             ringway_lab::part::run(words)?;
             Ok(ExitCode::SUCCESS)

@@ -20,9 +20,9 @@ Sections [default: all]:
     vhost            frames per second through a vhost-user device
     vhost-cost       the time of that device for a frame that its guest transmits
     virtio-switch    frames per second from one virtio guest to another
-    tcp              throughput between two namespaces, beside veth+bridge and two relays:
-                     `tap relay`, a system call per frame, and
-                     `relay (3 threads)`, with a copy between buffers of two guests.
+    tcp              throughput between two namespaces, beside veth+bridge and what ringway is
+                     held against: `tap relay`, a system call per frame, and
+                     `chain (3 processes)`, with one copy and merged writes.
                      `ringway (1 CPU)` has its guests' threads and workers on one CPU,
                      `ringway (staging)` keeps its guests' pages mapped
     latency          round trips between two namespaces, beside the same

@@ -12,10 +12,11 @@ use ringway_rig::child::Child;
 use ringway_rig::host::{RunningHost, StartingHost};
 use ringway_rig::launcher::Launcher;
 
+use crate::chain;
 use crate::child::launcher;
+use crate::host::family;
 use crate::options::Options;
 use crate::report::Report;
-use crate::three;
 
 /// A path that can be built.
 pub(crate) struct Path(Blueprint);
@@ -58,7 +59,7 @@ pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report)
         Err(missing) => report.skip(section, "ringway", &missing),
     }
     paths.push(Path(pair(Subject::TapRelay)));
-    paths.push(Path(Blueprint { relay: Some(three::PART), ..pair(Subject::TapRelay) }));
+    paths.push(Path(Blueprint { relay: Some(chain::PART), ..pair(Subject::TapRelay) }));
     paths.push(Path(pair(Subject::VethBridge)));
     paths
 }
@@ -84,7 +85,7 @@ impl Path {
                 Layout::Free | Layout::Paired | Layout::Spread | Layout::GuestOneCpu => "ringway",
             },
             Subject::TapRelay => match self.0.relay {
-                Some(_) => "relay (3 threads)",
+                Some(_) => "chain (3 processes)",
                 None => "tap relay",
             },
             Subject::VethBridge => "veth+bridge",
@@ -121,7 +122,7 @@ impl OpenPath {
     /// # Errors
     /// If ringway's backend does not respond.
     pub(crate) fn processes(&self) -> Result<Vec<u32>> {
-        let mut pids: Vec<u32> = self.topology.switch_pid().into_iter().collect();
+        let mut pids = self.topology.switch_pid().map_or(Ok(vec![]), family)?;
         if let Some(host) = &self.topology.host {
             pids.push(host.backend()?.pid);
             pids.extend(host.guests());

@@ -75,27 +75,28 @@ pub(crate) fn dropped((pid, device): RelayEnd<'_>) -> Result<u64, PartError> {
 pub(crate) fn relay(words: [&str; 5]) -> io::Result<()> {
     let delay = words[4].parse().map_err(|_| io::Error::other("a relay has a delay"))?;
     let delay = Duration::from_micros(delay);
-    between(words, |[left, right]| {
-        let copy = |from, to| if delay.is_zero() { copy(from, to) } else { keep(from, to, delay) };
-        thread::scope(|scope| {
-            let there = scope.spawn(|| copy(&left, &right));
-            let back = copy(&right, &left);
-            let there =
-                there.join().map_err(|_| io::Error::other("the other direction panicked"))?;
-            there.and(back)
-        })
+    between(words, |devices| Ok(move || both_ways(&devices, delay)))
+}
+
+fn both_ways([left, right]: &[TunFile; 2], delay: Duration) -> io::Result<()> {
+    let copy = |from, to| if delay.is_zero() { copy(from, to) } else { keep(from, to, delay) };
+    thread::scope(|scope| {
+        let there = scope.spawn(|| copy(left, right));
+        let back = copy(right, left);
+        let there = there.join().map_err(|_| io::Error::other("the other direction panicked"))?;
+        there.and(back)
     })
 }
 
-/// Opens both devices, says that they exist, and copies between them.
-pub(crate) fn between(
+/// Opens both devices, begins, reports that the relay has started, and copies.
+pub(crate) fn between<C: FnOnce() -> io::Result<()>>(
     words: [&str; 5],
-    copy: impl FnOnce([TunFile; 2]) -> io::Result<()>,
+    begin: impl FnOnce([TunFile; 2]) -> io::Result<C>,
 ) -> io::Result<()> {
     let [left_pid, left, right_pid, right, _] = words;
-    let devices = [open_in(left_pid, left)?, open_in(right_pid, right)?];
+    let copy = begin([open_in(left_pid, left)?, open_in(right_pid, right)?])?;
     println!("{READY}");
-    copy(devices)
+    copy()
 }
 
 fn open_in(pid: &str, device: &str) -> io::Result<TunFile> {
