@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 use crate::study::{Subject, TopologyKind};
 pub(crate) use blueprint::Lines;
-pub use blueprint::{Attached, Blueprint, Driver, Encapsulation, Layout, unsupported};
+pub use blueprint::{Attached, Blueprint, Driver, Encapsulation, Layout, More, unsupported};
 pub use machine::Machine;
 pub use ovs::OpenVswitch;
 

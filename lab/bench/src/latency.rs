@@ -32,7 +32,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
         return;
     }
     for path in path::all("latency", options, report) {
-        report.measure_all(&cases, path.name(), || {
+        report.measure_all(&cases, &path.name, || {
             let path = path.open()?;
             let start = |end, words: &[&str]| path.start(end, "sockperf", words);
             let flows = ping_pong(&start, &path.end(1).address.to_string())?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use ringway_lab::topology::More;
 use serde::{Deserialize, Serialize};
 
 use crate::pages::Pages;
@@ -44,11 +45,13 @@ Options:
     --huge-pages     DPDK's programs use huge pages, which the host must have reserved
     --congestion C   TCP's congestion control: cubic [default] or bbr
     --vifs N         vifs of the idle section [default: 1000]
+    --with KEY=VALUE tcp and latency also measure ringway with this setting of its description:
+                     poll-us or workers of [host], gro or staging of each vif; may be repeated
     -h, --help       print help
 
 Examples:
     ringway-bench --quick ring
-    ringway-bench --rounds 9 --filter 4q --json bench.json tcp latency
+    ringway-bench --rounds 10 --with gro=false --with poll-us=0 --json bench.json tcp latency
 ";
 
 /// Sections by name, in the order in which they run.
@@ -103,6 +106,31 @@ impl fmt::Display for Congestion {
     }
 }
 
+/// A setting of ringway that is compared with its default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// As it was given.
+    pub(crate) name: String,
+    pub(crate) more: More,
+}
+
+impl Setting {
+    fn parse(word: &str) -> Result<Setting> {
+        let (key, value) = word.split_once('=').context("--with: expected KEY=VALUE")?;
+        let is_value = ["true", "false"].contains(&value) || value.parse::<u32>().is_ok();
+        let line = format!("{key} = {value}\n");
+        let more = match key {
+            "poll-us" | "workers" if is_value => More { host: line, ..More::default() },
+            "gro" | "staging" if is_value => More { vifs: line, ..More::default() },
+            _ => bail!(
+                "--with {word}: expected poll-us, workers, gro or staging, and a number, true or \
+                 false"
+            ),
+        };
+        Ok(Setting { name: word.to_owned(), more })
+    }
+}
+
 /// All options.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -115,6 +143,7 @@ pub(crate) struct Options {
     pub(crate) pages: Pages,
     pub(crate) congestion: Congestion,
     pub(crate) vifs: usize,
+    pub(crate) with: Vec<Setting>,
     pub(crate) help: bool,
 }
 
@@ -133,6 +162,7 @@ impl Options {
             pages: Pages::Small,
             congestion: Congestion::Cubic,
             vifs: 1000,
+            with: Vec::new(),
             help: false,
         };
         let mut rounds = None;
@@ -151,6 +181,7 @@ impl Options {
                 Long("congestion") => {
                     options.congestion = Congestion::parse(&parser.value()?.string()?)?;
                 }
+                Long("with") => options.with.push(Setting::parse(&parser.value()?.string()?)?),
                 Long("vifs") => options.vifs = parser.value()?.parse()?,
                 Short('h') | Long("help") => options.help = true,
                 Value(section) => options.sections.push(section.string()?),
@@ -204,9 +235,21 @@ mod tests {
             &["--rounds", "0"],
             &["--rounds"],
             &["--congestion", "vegas"],
+            &["--with", "gro"],
+            &["--with", "fast=true"],
+            &["--with", "gro=true\nname"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_setting_is_of_the_host_or_of_its_vifs() {
+        let options = parse(&["--with", "poll-us=0", "--with", "gro=false"]).expect("good");
+        let lines = |setting: &Setting| (setting.more.host.clone(), setting.more.vifs.clone());
+        let lines: Vec<(String, String)> = options.with.iter().map(lines).collect();
+        let expected = [("poll-us = 0\n", ""), ("", "gro = false\n")];
+        assert_eq!(lines, expected.map(|(host, vifs)| (host.to_owned(), vifs.to_owned())));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::{Result, ensure};
 use ringway_lab::study::Subject;
-use ringway_lab::topology::{Blueprint, End, Topology};
+use ringway_lab::topology::{Blueprint, End, More, Topology};
 use ringway_lab::word::Layout;
 use ringway_rig::child::Child;
 use ringway_rig::host::{RunningHost, StartingHost};
@@ -15,11 +15,15 @@ use ringway_rig::launcher::Launcher;
 use crate::chain;
 use crate::child::launcher;
 use crate::host::family;
-use crate::options::Options;
+use crate::options::{Options, Setting};
 use crate::report::Report;
 
 /// A path that can be built.
-pub(crate) struct Path(Blueprint);
+pub(crate) struct Path {
+    /// Its name in tables.
+    pub(crate) name: String,
+    blueprint: Blueprint,
+}
 
 /// A path that exists until this is dropped.
 pub(crate) struct OpenPath {
@@ -43,24 +47,27 @@ pub(crate) const BUFFERS_NAME: &str = "buffers to 6 and 4 MiB";
 pub(crate) fn all(section: &'static str, options: &Options, report: &mut Report) -> Vec<Path> {
     let mut paths = Vec::new();
     let pair = |subject| Blueprint { settings: settings(), ..Blueprint::pair(subject) };
+    let path = |name: &str, blueprint| Path { name: name.to_owned(), blueprint };
     match Ringway::find(options.ringway.as_deref()) {
         Ok(Ringway(program)) => {
-            let kinds = [(Layout::Free, false), (Layout::Free, true), (Layout::OneCpu, false)];
-            paths.extend(kinds.map(|(layout, staging)| {
-                Path(Blueprint {
-                    program: Some(program.clone()),
-                    queues: ringway_queues(),
-                    staging,
-                    layout,
-                    ..pair(Subject::Ringway)
-                })
-            }));
+            let (program, queues) = (Some(program), ringway_queues());
+            let ringway = Blueprint { program, queues, ..pair(Subject::Ringway) };
+            let with = |more: &More| Blueprint { more: more.clone(), ..ringway.clone() };
+            let staging = More { vifs: "staging = true\n".to_owned(), ..More::default() };
+            paths.push(path("ringway", ringway.clone()));
+            paths.push(path("ringway (staging)", with(&staging)));
+            let one_cpu = Blueprint { layout: Layout::OneCpu, ..ringway.clone() };
+            paths.push(path("ringway (1 CPU)", one_cpu));
+            for Setting { name, more } in &options.with {
+                paths.push(path(&format!("ringway ({name})"), with(more)));
+            }
         }
         Err(missing) => report.skip(section, "ringway", &missing),
     }
-    paths.push(Path(pair(Subject::TapRelay)));
-    paths.push(Path(Blueprint { relay: Some(chain::PART), ..pair(Subject::TapRelay) }));
-    paths.push(Path(pair(Subject::VethBridge)));
+    let relay = pair(Subject::TapRelay);
+    let chain = Blueprint { relay: Some(chain::PART), ..relay.clone() };
+    paths.extend([path("tap relay", relay), path("chain (3 processes)", chain)]);
+    paths.push(path("veth+bridge", pair(Subject::VethBridge)));
     paths
 }
 
@@ -76,26 +83,9 @@ fn ringway_queues() -> u16 {
 }
 
 impl Path {
-    /// Its name in tables.
-    pub(crate) fn name(&self) -> &'static str {
-        match self.0.subject {
-            Subject::Ringway if self.0.staging => "ringway (staging)",
-            Subject::Ringway => match self.0.layout {
-                Layout::OneCpu => "ringway (1 CPU)",
-                Layout::Free | Layout::Paired | Layout::Spread | Layout::GuestOneCpu => "ringway",
-            },
-            Subject::TapRelay => match self.0.relay {
-                Some(_) => "chain (3 processes)",
-                None => "tap relay",
-            },
-            Subject::VethBridge => "veth+bridge",
-            Subject::Machine => "this machine",
-        }
-    }
-
     /// Whether frames pass through processes on the path.
     pub(crate) fn has_processes(&self) -> bool {
-        self.0.subject != Subject::VethBridge
+        self.blueprint.subject != Subject::VethBridge
     }
 
     /// Builds the path.
@@ -104,7 +94,7 @@ impl Path {
     /// Why it cannot be built.
     pub(crate) fn open(&self) -> Result<OpenPath> {
         let launcher = launcher()?;
-        let topology = Topology::build(&launcher, &self.0)?;
+        let topology = Topology::build(&launcher, &self.blueprint)?;
         // A figure measured without its settings would be mislabelled.
         ensure!(topology.notes.is_empty(), "{}", topology.notes.join("; "));
         Ok(OpenPath { topology, launcher })

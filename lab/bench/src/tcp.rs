@@ -27,7 +27,7 @@ pub(crate) fn round(options: &Options, report: &mut Report) {
             }
             // Between veth devices there is no process to count.
             let cases = if path.has_processes() { &cases[..] } else { &cases[..1] };
-            report.measure_all(cases, path.name(), || {
+            report.measure_all(cases, &path.name, || {
                 let open = match &open {
                     Some(open) => open,
                     None => open.insert(path.open()?),

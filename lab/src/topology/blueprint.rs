@@ -43,8 +43,8 @@ pub struct Blueprint {
     pub queues: u16,
     /// Limit of a sender's unanswered pages, if it waits for responses.
     pub unanswered: Option<u16>,
-    /// Whether guests have their backend keep their pages mapped.
-    pub staging: bool,
+    /// Further lines of the description: of `[host]`, and of each vif.
+    pub more: More,
     /// Threads of the backend; one a CPU if `None`.
     pub workers: Option<u16>,
     /// How the backend places queues on them.
@@ -73,6 +73,15 @@ pub struct Blueprint {
     pub flow_key: Option<FlowKey>,
     /// Settings of both kernels, as in `settings` of a study.
     pub settings: BTreeMap<String, String>,
+}
+
+/// Settings of ringway that are not its default, as lines of a description.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct More {
+    /// Of `[host]`.
+    pub host: String,
+    /// Of each `[[guest.vif]]` between two guests.
+    pub vifs: String,
 }
 
 /// The lines of a wire.
@@ -115,7 +124,7 @@ impl Blueprint {
             encapsulation: Encapsulation::None,
             queues: 1,
             unanswered: None,
-            staging: false,
+            more: More::default(),
             workers: None,
             policy: Policy::Balanced,
             layout: Layout::Free,
@@ -211,6 +220,7 @@ impl Blueprint {
         let mut text = format!(
             "[host]\nnetwork = \"private\"\nmax-queues = {queues_max}\npolicy = \"{policy}\"\n"
         );
+        text += &self.more.host;
         if let Some(workers) = self.workers {
             text += &format!("workers = {workers}\n");
         }
@@ -246,7 +256,7 @@ impl Blueprint {
                  addresses = [\"{address}/{PREFIX_LEN}\"]\nqueues = {queues}\nmtu = {mtu}\n\
                  {bridge}{}{}",
                 self.limit_of_unanswered(),
-                if self.staging { "staging = true\n" } else { "" }
+                self.more.vifs
             );
         }
         text
@@ -360,6 +370,15 @@ mod tests {
         for id in ids() {
             assert_eq!(unsupported(&shipped(id).expect("it is shipped")), None);
         }
+    }
+
+    #[test]
+    fn further_lines_are_in_the_table_that_they_belong_to() {
+        let more = More { host: "poll-us = 0\n".to_owned(), vifs: "gro = false\n".to_owned() };
+        let text = Blueprint { more, ..Blueprint::pair(Subject::Ringway) }.description();
+        let (host, guests) = text.split_once("[[guest]]").expect("it has guests");
+        assert!(host.contains("\npoll-us = 0\n") && !host.contains("gro"), "{text}");
+        assert_eq!(guests.matches("\ngro = false\n").count(), 2, "{text}");
     }
 
     #[test]
