@@ -30,7 +30,8 @@ Sections [default: all]:
     isolate          the cost of one process per tenant
     icount           instructions per frame
     idle             the cost of many idle vifs
-    restart          how long guests are cut off when the backend is killed
+    restart          how long guests are cut off when the backend is killed: TCP, and a ping each
+                     millisecond to another guest and to the host
     lifetimes        how long it takes to start, to kill and resume, and to stop 50, 100 and 200
                      vifs at once, and how long the control socket takes to reply meanwhile
 
