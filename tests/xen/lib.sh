@@ -391,21 +391,23 @@ guest_comes_up() {
 }
 
 # Makes a driver domain `driver` with a bridge that has dom0's addresses of `bridge_create`, and
-# starts the backend in it.
+# starts the backend in it: [QUEUES [KEY=VALUE]...] with the keys of guest_create
 driver_start() {
-    local programs=no
+    local queues=${1:-2} programs=no
     [ "$BACKEND" = kernel ] || programs=yes
-    guest_start driver role=backend vif=no memory=512 vcpus=2 programs=$programs
+    guest_start driver role=backend vif=no memory=512 vcpus=2 programs=$programs "${@:2}"
     # dom0 cannot read its logs after it has ended.
     trap 'guest driver "tail -n 500 /var/log/xen/* /tmp/ringway.log" > "$FOLDER/driver.log" || true' EXIT
     guest driver 'ip link add br0 type bridge forward_delay 0 && ip link set br0 up &&
         ip address add 10.77.0.1/24 dev br0 && ip address add fd77::1/64 dev br0 nodad'
     if [ "$BACKEND" = kernel ]; then
-        guest driver modprobe xen-netback max_queues=2
+        guest driver modprobe xen-netback max_queues="$queues"
     else
         # A whole Debian as dom0 need not have it installed.
         guest driver ringway run --help | grep -- --hypervisor > /dev/null || skip "this ringway run has no --hypervisor"
-        guest_begin driver /tmp/ringway.log ringway --log-level debug run --hypervisor xen --dir /run/ringway --max-queues 2
+        # As in the service's unit.
+        guest_begin driver /tmp/ringway.log chrt --batch 0 ringway --log-level debug run --hypervisor xen \
+            --dir /run/ringway --max-queues "$queues"
         wait_until 60 "ringway is ready" guest driver ringway vif list --dir /run/ringway
     fi
     guest driver xl devd
@@ -465,34 +467,39 @@ guest() {
     return "$status"
 }
 
-# Runs a function that creates a PVH guest `a`, again if the emulator has killed the guest: FUNCTION
+# Runs a function that creates PVH guests, again if the emulator has killed one: FUNCTION [GUEST]...
+# It creates no others than these, by default `a`.
 #
 # QEMU's emulation of AMD's virtualization occasionally continues in Xen's own code where it should
 # return to the guest, which then dies of a triple fault at an address of Xen's. Such a run says
 # nothing about the backend.
 with_pvh() {
-    local try faults
+    local try faults guests=("${@:2}")
+    [ $# -gt 1 ] || guests=(a)
     for try in 1 2 3 4; do
         faults=$(triple_faults)
         # As a condition, it would not end at a failing command.
         ("$1") &
         ! wait $! || return 0
         [ "$(triple_faults)" -gt "$faults" ] || fail "$(cat "$FOLDER/reason")"
-        say "the emulator has killed the guest in try $try"
+        say "the emulator has killed a guest in try $try"
         rm -f "$FOLDER"/{reason,measurements}
-        wait_until 60 "the dead guest is gone" no_guest_is_left_of a
+        wait_until 60 "its guests are gone" no_guest_is_left_of "${guests[@]}"
     done
-    skip "the emulator has killed the guest in every try"
+    skip "the emulator has killed a guest in every try"
 }
 
 triple_faults() {
     xl dmesg | grep -c "Triple fault" || true
 }
 
-# Destroys a guest as often as it is there: a triple fault is a reboot to xl, which starts the guest
+# Destroys guests as often as they are there: a triple fault is a reboot to xl, which starts the guest
 # again, also if it is destroyed in the meantime.
 no_guest_is_left_of() {
-    xl destroy "$1" 2> /dev/null || true
+    local name
+    for name in "$@"; do
+        xl destroy "$name" 2> /dev/null || true
+    done
     [ "$(xl list | wc -l)" -eq 2 ]
 }
 

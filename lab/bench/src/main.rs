@@ -36,7 +36,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use options::Options;
 use report::Report;
@@ -68,8 +68,12 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
             icount::run(&words).map(|()| ExitCode::SUCCESS)
         }
         "race" => {
-            let file = words.get(1).context("expected a file: race FILE")?;
-            print!("{}", race::table(Path::new(file))?);
+            let (show, file): (fn(&Path) -> Result<String>, _) = match &words[1..] {
+                [option, file] if option == "--json" => (race::json, file),
+                [file] => (race::table, file),
+                _ => bail!("expected a file: race [--json] FILE"),
+            };
+            print!("{}", show(Path::new(file))?);
             Ok(ExitCode::SUCCESS)
         }
         _ => bench(&Options::parse(words)?),

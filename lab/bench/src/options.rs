@@ -14,7 +14,7 @@ pub(crate) const HELP: &str = "\
 Measure ringway and its peers in turns on this machine
 
 Usage: ringway-bench [OPTION]... [SECTION]...
-       ringway-bench race FILE
+       ringway-bench race [--json] FILE
 
 Sections [default: all]:
     ring             frames per second through a ring
@@ -35,7 +35,8 @@ Sections [default: all]:
     lifetimes        how long it takes to start, to kill and resume, and to stop 50, 100 and 200
                      vifs at once, and how long the control socket takes to reply meanwhile
 
-race prints a table of what the scenario race or race-guests of tests/xen measured.
+race prints a table of what the scenario race, race-guests or race-driver of tests/xen measured,
+or the same as JSON.
 
 Options:
     --quick          2 rounds and short runs
