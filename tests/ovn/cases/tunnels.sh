@@ -81,9 +81,3 @@ wait_until 30 "a datapath $because" all_say_why
 for network in flat geneve vxlan; do
     check_pairs "$network"
 done
-
-# Where only tunnels need frames that are whole, a flat network takes the others, too.
-[ "$offloads" = off ] || cuts_in_tunnels || {
-    each_vif set offloads all
-    check_pairs flat
-}
